@@ -1,0 +1,66 @@
+"""The declarative base, the names of constraints, and the two column types with a meaning.
+
+Instants are aware UTC in Python and microseconds in every database. SQLite has no such type, so
+they are kept there as text of constant width, which sorts as time does.
+"""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, MetaData, String
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import JSON, TypeDecorator
+
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware UTC datetime; naive ones are refused, so that no local time is ever stored."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse naive instants; hand UTC to the driver."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            msg = f"an instant must be aware, got {value!r}"
+            raise ValueError(msg)
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return an aware UTC datetime."""
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+Json = JSON(none_as_null=True)
+"""A JSON document, kept as it was written; Python ``None`` is SQL NULL."""
+
+
+class Base(DeclarativeBase):
+    """The base of every table."""
+
+    metadata = MetaData(naming_convention=NAMES)
+
+
+def word(length: int = 16) -> String:
+    """Return the column type of a state, a verb or another short name."""
+    return String(length)
+
+
+def listed(column: str, states: type[StrEnum] | frozenset[Any]) -> str:
+    """Return the SQL condition that ``column`` holds one of ``states``."""
+    names = ", ".join(f"'{state}'" for state in sorted(states))
+    return f"{column} IN ({names})"

@@ -1,0 +1,55 @@
+"""Saga: one running, or ended, instance of a workflow."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint, Uuid, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, Instant, Json, listed, word
+from models.states import SAGA_LIVE, SAGA_TERMINAL, SagaState
+
+
+class Saga(Base):
+    """One instance. Its row is the lock under which every decision about it is taken."""
+
+    __tablename__ = "sagas"
+    __table_args__ = (
+        UniqueConstraint("workflow", "key"),
+        CheckConstraint(listed("state", SagaState), name="state_known"),
+        CheckConstraint(
+            f"({listed('state', SAGA_TERMINAL)}) = (ended_at IS NOT NULL)", name="ended_iff_terminal"
+        ),
+        CheckConstraint(
+            "state NOT IN ('compensating', 'compensated', 'cancelled') OR abort IS NOT NULL",
+            name="undone_for_a_reason",
+        ),
+        Index(
+            "ix_sagas_wake",
+            "wake_at",
+            postgresql_where=text("wake_at IS NOT NULL"),
+            sqlite_where=text("wake_at IS NOT NULL"),
+        ),
+        Index(
+            "ix_sagas_live",
+            "id",
+            postgresql_where=text(listed("state", SAGA_LIVE)),
+            sqlite_where=text(listed("state", SAGA_LIVE)),
+        ),
+    )
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    definition_id: Mapped[str] = mapped_column(ForeignKey("definitions.id"))
+    workflow: Mapped[str] = mapped_column(String(200))
+    key: Mapped[str | None] = mapped_column(String(200))
+    """The caller's idempotency key of the start, unique within the workflow."""
+    input: Mapped[Any] = mapped_column(Json)
+    state: Mapped[str] = mapped_column(word())
+    abort: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """Why the saga turned back: ``{"reason": …, "step": …, "message": …}``; null while forward."""
+    created_at: Mapped[datetime] = mapped_column(Instant)
+    deadline_at: Mapped[datetime] = mapped_column(Instant)
+    wake_at: Mapped[datetime | None] = mapped_column(Instant)
+    """When the deadline is to be acted on; null once it was, or when the saga has ended."""
+    ended_at: Mapped[datetime | None] = mapped_column(Instant)
