@@ -1,0 +1,113 @@
+# The two commands are `make demo` and `make test`; both make .venv first and need only Python 3.11+.
+# Written for GNU make 3.81 (macOS): no .ONESHELL, no grouped targets.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+CREATED := $(VENV)/.created
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+PROJECT := $(VENV)/.project
+LOG := $(VENV)/install.log
+
+UV_VERSION := 0.13.9
+UV := .venv-lock/bin/uv
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--group build --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
+# Runs $(1) with its output kept in $(LOG), and shows that output only when the command fails.
+quietly = $(1) > $(LOG) 2>&1 || { cat $(LOG) >&2; echo "make: $(2) failed; what it printed is above" >&2; exit 1; }
+
+# Extra words for pytest: make test TESTS="-k recovery"
+TESTS ?=
+
+.PHONY: help
+help:
+	@echo "make demo    run the travel demo on the embedded stack"
+	@echo "make test    lint, types, import contracts and all tests"
+	@echo "make lint    the checks of make test without the tests"
+	@echo "make format  rewrite the sources in the project's format"
+	@echo "make bench   steps per second against a plain Celery chain"
+	@echo "make lock    resolve the requirements files anew (UPGRADE=1 for newer versions)"
+	@echo "make clean   remove the environment and what the tools left"
+
+.PHONY: demo
+demo: $(RUNTIME) $(PROJECT)
+	@$(BIN)/atalaia demo
+
+.PHONY: test
+test: lint
+	@echo "== tests"
+	@$(BIN)/pytest --quiet --numprocesses auto -m "not chaos" $(TESTS)
+	@echo "== tests that kill processes"
+	@$(BIN)/pytest --quiet -m chaos $(TESTS)
+
+.PHONY: lint
+lint: $(DEV) $(PROJECT)
+	@echo "== ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@echo "== mypy"
+	@$(BIN)/mypy --no-error-summary
+	@echo "== import contracts"
+	@$(BIN)/lint-imports --cache-dir .import_linter_cache > $(LOG) 2>&1 || { cat $(LOG); exit 1; }
+
+.PHONY: format
+format: $(DEV)
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(DEV) $(PROJECT)
+	@$(BIN)/python benchmarks/chain.py
+
+.PHONY: venv
+venv: $(DEV) $(PROJECT)
+
+.PHONY: clean
+clean:
+	@rm -rf $(VENV) .venv-lock build dist *.egg-info htmlcov .coverage* \
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+# A stamp is touched only after its command succeeded, so a failed install is done again.
+
+$(CREATED):
+	@rm -rf $(VENV)
+	@for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || continue; \
+		echo "Making $(VENV) with $$("$$python" --version)"; \
+		"$$python" -m venv $(VENV) && touch $@ && exit 0; \
+		rm -rf $(VENV); echo "make: $$python -m venv failed; on Debian and Ubuntu install python3-venv" >&2; exit 1; \
+	done; \
+	echo "make: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python" >&2; exit 1
+
+$(RUNTIME): requirements.txt | $(CREATED)
+	@echo "Installing what is needed to run"
+	@$(call quietly,$(INSTALL) --only-binary :all: --require-hashes -r requirements.txt,installing requirements.txt)
+	@touch $@
+
+# The development lock holds every line of the runtime lock, so it stands for both.
+$(DEV): requirements-dev.txt | $(CREATED)
+	@echo "Installing what is needed to run and to test"
+	@$(call quietly,$(INSTALL) --only-binary :all: --require-hashes -r requirements-dev.txt,installing requirements-dev.txt)
+	@touch $(RUNTIME) $@
+
+# setuptools comes from the lock, so building the project reaches for nothing else.
+$(PROJECT): pyproject.toml | $(RUNTIME)
+	@$(call quietly,$(INSTALL) --no-index --no-deps --no-build-isolation \
+		--config-settings editable_mode=compat --editable .,installing the project)
+	@touch $@
+
+.PHONY: lock
+lock: $(UV)
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml --output-file requirements.txt
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) --extra dev --constraint requirements.txt \
+		pyproject.toml --output-file requirements-dev.txt
+
+$(UV): | $(CREATED)
+	@$(BIN)/python -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
