@@ -1,0 +1,1 @@
+"""Runnable examples. Nothing in the product imports from here."""

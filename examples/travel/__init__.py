@@ -1,0 +1,1 @@
+"""The travel example: five partner services, each a real HTTP process with its own books."""
