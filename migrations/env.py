@@ -1,0 +1,31 @@
+"""What Alembic runs for each command: binds it to a connection and to the models.
+
+The connection comes from the caller (``migrations.run.upgrade``). Without one, as when a developer
+types ``alembic revision --autogenerate``, a database is opened at ``ATALAIA_DATABASE_URL``.
+"""
+
+import os
+
+from alembic import context
+from sqlalchemy import Connection, create_engine
+
+import models
+
+
+def migrate(connection: Connection) -> None:
+    """Run the command that Alembic was asked for over ``connection``."""
+    context.configure(
+        connection=connection,
+        target_metadata=models.Base.metadata,
+        # SQLite cannot alter most of a table: Alembic copies it instead.
+        render_as_batch=connection.dialect.name == "sqlite",
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if given := context.config.attributes.get("connection"):
+    migrate(given)
+else:
+    with create_engine(os.environ["ATALAIA_DATABASE_URL"]).begin() as opened:
+        migrate(opened)

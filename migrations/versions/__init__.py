@@ -1,0 +1,1 @@
+"""One module for each revision, oldest first by its number; forward only."""

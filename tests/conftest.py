@@ -1,0 +1,134 @@
+"""What every test may ask for: a fresh database of each kind, and a broker of each kind.
+
+A test that takes ``database_url``, ``engine`` or ``store`` runs on SQLite and on PostgreSQL; one
+that takes ``broker_url`` runs on the embedded Valkey, on Redis and on RabbitMQ.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from sqlalchemy import Engine
+
+from tests.support import services
+from tests.support.postgres import Postgres, UnavailableError, running
+
+if TYPE_CHECKING:
+    from orchestration.store import Store
+
+
+def lay_schema(url: str) -> None:
+    """Make all tables at ``url``, by the migrations once there are any."""
+    from migrations import run
+    from models.base import Base
+    from orchestration.store import open_engine
+
+    engine = open_engine(url)
+    if run.revisions():
+        run.upgrade(engine)
+    else:
+        Base.metadata.create_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file that holds the schema and no rows."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    lay_schema(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The PostgreSQL server: the given one, or one of our own."""
+    try:
+        with running(services.optional(services.POSTGRES)) as server:
+            yield server
+    except UnavailableError as error:
+        services.missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Postgres) -> str:
+    """The name of a PostgreSQL database that holds the schema and no rows."""
+    return postgres.make_template(lay_schema)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database with the schema and no rows, which is this test's own."""
+    if request.param == "sqlite":
+        path = tmp_path / "atalaia.db"
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+        yield f"sqlite:///{path}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with server.database(request.getfixturevalue("postgres_template")) as url:
+        yield url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """The product's own engine over ``database_url``."""
+    from orchestration.store import open_engine
+
+    engine = open_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def store(engine: Engine) -> "Store":
+    """The product's store over ``engine``."""
+    from orchestration.store import Store
+
+    return Store(engine)
+
+
+@pytest.fixture(scope="session")
+def embedded_broker() -> Iterator[str]:
+    """The URL of an embedded Valkey that lives as long as the test session."""
+    from tasks.embedded import EmbeddedBroker
+
+    with tempfile.TemporaryDirectory(prefix="atalaia-broker-") as directory:
+        broker = EmbeddedBroker(directory)
+        yield broker.start()
+        broker.stop()
+
+
+@pytest.fixture
+def valkey_url(embedded_broker: str) -> str:
+    """The URL of the embedded Valkey, emptied."""
+    return _emptied(embedded_broker)
+
+
+@pytest.fixture(
+    params=[
+        "valkey",
+        "redis",
+        # Its queues have names that all tests share, so one process runs them all.
+        pytest.param("rabbitmq", marks=pytest.mark.xdist_group("rabbitmq")),
+    ]
+)
+def broker_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a broker; a Redis or Valkey database is emptied first and not shared."""
+    if request.param == "rabbitmq":
+        return services.given(services.RABBITMQ)
+    if request.param == "redis":
+        given = urlsplit(services.given(services.REDIS))
+        first = int(given.path.strip("/") or 0)
+        return _emptied(given._replace(path=f"/{first + services.lane()}").geturl())
+    url: str = request.getfixturevalue("valkey_url")
+    return url
+
+
+def _emptied(url: str) -> str:
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url

