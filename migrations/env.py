@@ -5,11 +5,19 @@ types ``alembic revision --autogenerate``, a database is opened at ``ATALAIA_DAT
 """
 
 import os
+from typing import Any, Literal
 
 from alembic import context
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, TypeDecorator, create_engine
 
 import models
+
+
+def render_item(kind: str, item: Any, _: Any) -> str | Literal[False]:
+    """Write a column type of ours as what it is made of: a revision must outlive the models."""
+    if kind == "type" and isinstance(item, TypeDecorator):
+        return f"sa.{item.impl!r}"
+    return False
 
 
 def migrate(connection: Connection) -> None:
@@ -17,6 +25,7 @@ def migrate(connection: Connection) -> None:
     context.configure(
         connection=connection,
         target_metadata=models.Base.metadata,
+        render_item=render_item,
         # SQLite cannot alter most of a table: Alembic copies it instead.
         render_as_batch=connection.dialect.name == "sqlite",
     )
