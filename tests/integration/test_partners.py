@@ -1,7 +1,6 @@
 """The travel partners as real processes: their promises, each of their faults, and SIGKILL."""
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from tests.support.partners import PartnerProcess
+from tests.support.waiting import eventually
 
 BOOKING = {
     "saga": "s-1",
@@ -63,9 +63,11 @@ def find(partner: PartnerProcess, key: str) -> httpx.Response:
 
 
 def until_found(partner: PartnerProcess, key: str, status: int) -> None:
-    deadline = time.monotonic() + 15
-    while find(partner, key).status_code != status:
-        assert time.monotonic() < deadline, f"the look-up never answered {status}"
+    eventually(
+        lambda: find(partner, key).status_code == status,
+        within=15,
+        describe=f"the look-up answers {status}",
+    )
 
 
 def close(partner: PartnerProcess, key: str) -> httpx.Response:

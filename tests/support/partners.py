@@ -43,7 +43,7 @@ class PartnerProcess:
         for item, units in self.stock.items():
             command += ["--stock", f"{item}={units}"]
         self.process = subprocess.Popen(command, cwd=ROOT)
-        self.http = httpx.Client(base_url=self.url, timeout=20)
+        self.http = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
         self._wait_until_ready(self.process)
         return self
 
