@@ -1,0 +1,5 @@
+"""The workflows of this installation. Add a module here to have its workflow loaded."""
+
+from orchestration.workflows.trip import trip
+
+WORKFLOWS = (trip,)
