@@ -1,0 +1,5 @@
+"""The agents of this installation. Add a module here to have its agents registered."""
+
+from tasks.agents import cars, flights, hotels, mail, payments
+
+AGENT_MODULES = (flights, hotels, cars, payments, mail)

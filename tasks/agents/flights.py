@@ -1,0 +1,53 @@
+"""Flights: a seat to the destination."""
+
+from datetime import timedelta
+from typing import Any
+
+from orchestration import Answer
+from orchestration.workflows.trip import Booking, TripRequest
+from tasks.agent import Call, agent
+from tasks.agents.partner import Partner
+
+
+def _booking(found: dict[str, Any]) -> Booking:
+    return Booking(reference=found["reference"], item=found["request"]["item"])
+
+
+def _order(call: Call[TripRequest]) -> dict[str, Any]:
+    """Describe the same order for every attempt, so that one key always means one request."""
+    trip = call.input
+    return {
+        "saga": call.saga_id,
+        "step": call.step,
+        "customer": trip.traveller,
+        "item": f"{trip.origin}-{trip.destination}",
+        "details": {"departs_on": trip.departs_on.isoformat()},
+    }
+
+
+flights = Partner("flights", _booking)
+
+
+@agent("flights.book", queue="flights", idempotent=True, key_retention=timedelta(hours=24))
+def book(call: Call[TripRequest]) -> Booking:
+    """Book the flight; the partner executes once for one key."""
+    booking: Booking = flights.order(call, _order(call))
+    return booking
+
+
+@book.probe(staleness=timedelta(seconds=2))
+def find(call: Call[TripRequest]) -> Answer:
+    """Ask the partner what became of the booking."""
+    return flights.find(call, _order(call))
+
+
+@book.close
+def void(call: Call[TripRequest]) -> Answer:
+    """Have the partner refuse the booking from now on, unless it was made already."""
+    return flights.close(call, _order(call))
+
+
+@book.compensation(closes_key=True)
+def cancel(call: Call[TripRequest], _booking: Booking | None) -> None:
+    """Cancel by the booking's key, which works whether or not its reference was ever learnt."""
+    flights.cancel(call)
