@@ -54,7 +54,7 @@ lint: $(DEV) $(PROJECT)
 	@echo "== mypy"
 	@$(BIN)/mypy --no-error-summary
 	@echo "== import contracts"
-	@$(BIN)/lint-imports --cache-dir .import_linter_cache > $(LOG) 2>&1 || { cat $(LOG); exit 1; }
+	@$(BIN)/lint-imports --no-logo --cache-dir .import_linter_cache > $(LOG) 2>&1 || { cat $(LOG); exit 1; }
 
 .PHONY: format
 format: $(DEV)
