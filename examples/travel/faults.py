@@ -107,7 +107,10 @@ class Down(Fault):
 
 
 class Hold(Fault):
-    """Makes the effect, then holds the reply this long or until the switches change."""
+    """Makes the effect, then holds the reply.
+
+    It goes out after this long, or as soon as the switches change; a caller that is gone ends it.
+    """
 
     possible = frozenset({"order", "cancel"})
     hold: Duration

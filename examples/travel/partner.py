@@ -6,8 +6,9 @@ never takes effect. The switches (`PUT /faults`) break or delay everything else,
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -36,6 +37,8 @@ from examples.travel.faults import (
 from examples.travel.ledger import Ledger, ago, now
 from examples.travel.wire import Order, Reply, refusal
 
+HungUp = Callable[[], Awaitable[object]]
+"""Returns once the caller is gone."""
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 Lifetime = Annotated[
     float | None, Header(alias="Atalaia-Expires-In", ge=0, le=86_400, allow_inf_nan=False)
@@ -54,18 +57,28 @@ class DroppedError(Exception):
     """The connection ends without a reply."""
 
 
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A reply that is being held: for whom, and how to learn that the caller hung up."""
+
+    about: dict[str, str]
+    hung_up: HungUp
+
+
 class Partner:
     """What a partner does, apart from HTTP. All calls come from one event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.board = FaultBoard(ledger.stored_switches(), ledger.store_switches)
-        self.held: dict[str, dict[str, str]] = {}
+        self.held: list[Held] = []
         self._in_flight: dict[str, str] = {}
         self._released = asyncio.Event()
         self._changed = asyncio.Event()
 
-    async def order(self, key: str, order: Order, lifetime: timedelta | None) -> Reply:
+    async def order(
+        self, key: str, order: Order, lifetime: timedelta | None, hung_up: HungUp
+    ) -> Reply:
         """Make the effect of an order once, within its lifetime if it has one."""
         arrived = time.monotonic()
         self._enter("order", key)
@@ -80,7 +93,7 @@ class Partner:
                 if lifetime is not None and time.monotonic() - arrived >= lifetime.total_seconds():
                     raise RefusedError(refusal(408, "request_expired", "this came too late"))
                 reply = self._execute(key, order)
-        held = {"key": key, "saga": order.saga, "step": order.step}
+        held = Held({"key": key, "saga": order.saga, "step": order.step}, hung_up)
         await self._finish("order", reply, slow, held)
         return reply
 
@@ -115,13 +128,14 @@ class Partner:
         await self._finish("close", reply, slow)
         return reply
 
-    async def cancel(self, key: str, cancel_key: str) -> Reply:
+    async def cancel(self, key: str, cancel_key: str, hung_up: HungUp) -> Reply:
         """Undo the effect of a key if it has one, and close the key."""
         self._enter("cancel", key)
         slow = self._slowness("cancel")
         await asyncio.sleep(slow.before.total_seconds())
         reply = self.ledger.cancel(key, cancel_key)
-        await self._finish("cancel", reply, slow, {"key": key, "cancel_key": cancel_key})
+        held = Held({"key": key, "cancel_key": cancel_key}, hung_up)
+        await self._finish("cancel", reply, slow, held)
         return reply
 
     def switch(self, faults: Faults) -> None:
@@ -138,7 +152,7 @@ class Partner:
                     await self._changed.wait()
         except TimeoutError:
             pass
-        return list(self.held.values())
+        return [held.about for held in self.held]
 
     def _enter(self, operation: Operation, key: str) -> None:
         down = self.board.strikes(Down, operation)
@@ -173,7 +187,7 @@ class Partner:
         return self.board.strikes(Slow, operation) or Slow()
 
     async def _finish(
-        self, operation: Operation, reply: Reply, slow: Slow, held: dict[str, str] | None = None
+        self, operation: Operation, reply: Reply, slow: Slow, held: Held | None = None
     ) -> None:
         await asyncio.sleep(slow.after.total_seconds())
         if held is not None and reply.fresh:
@@ -181,20 +195,26 @@ class Partner:
         if self.board.strikes(LostReply, operation):
             raise DroppedError
 
-    async def _hold(self, operation: Operation, held: dict[str, str]) -> None:
+    async def _hold(self, operation: Operation, held: Held) -> None:
         hold = self.board.strikes(Hold, operation)
         if hold is None:
             return
-        self.held[held["key"]] = {**held, "held_at": now()}
+        held.about["held_at"] = now()
+        self.held.append(held)
         self._changed.set()
         self._changed = asyncio.Event()
+        ends = [
+            asyncio.ensure_future(self._released.wait()),
+            asyncio.ensure_future(held.hung_up()),
+        ]
         try:
-            async with asyncio.timeout(hold.hold.total_seconds()):
-                await self._released.wait()
-        except TimeoutError:
-            pass
+            await asyncio.wait(
+                ends, timeout=hold.hold.total_seconds(), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
-            del self.held[held["key"]]
+            self.held.remove(held)
+            for end in ends:
+                end.cancel()
 
 
 def _in_flight() -> Reply:
@@ -231,11 +251,13 @@ def _add_orders(app: FastAPI, partner: Partner) -> None:
     charges = partner.ledger.service.charges
 
     @app.post("/orders", status_code=201)
-    async def place(order: Order, key: Key = None, lifetime: Lifetime = None) -> Response:
+    async def place(
+        request: Request, order: Order, key: Key = None, lifetime: Lifetime = None
+    ) -> Response:
         if charges and (order.amount is None or order.currency is None):
             raise RefusedError(refusal(400, "invalid_request", "amount and currency are needed"))
         lives = None if lifetime is None else timedelta(seconds=lifetime)
-        return _send(await partner.order(_key(key), order, lives))
+        return _send(await partner.order(_key(key), order, lives, request.receive))
 
     @app.get("/orders/by-key/{key}")
     async def find(key: str) -> Response:
@@ -246,8 +268,8 @@ def _add_orders(app: FastAPI, partner: Partner) -> None:
         return _send(await partner.close(key))
 
     @app.post("/orders/by-key/{key}/cancel")
-    async def cancel(key: str, cancel_key: Key = None) -> Response:
-        return _send(await partner.cancel(key, _key(cancel_key)))
+    async def cancel(request: Request, key: str, cancel_key: Key = None) -> Response:
+        return _send(await partner.cancel(key, _key(cancel_key), request.receive))
 
 
 def _add_books_and_switches(app: FastAPI, partner: Partner) -> None:

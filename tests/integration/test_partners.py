@@ -1,5 +1,7 @@
 """The travel partners as real processes: their promises, each of their faults, and SIGKILL."""
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -368,6 +370,25 @@ class TestFaults:
             hotels.switch()
             assert action.result().status_code == 201
         assert hotels.http.get("/holds").json() == []
+
+    def test_a_hold_ends_when_the_caller_is_gone(self, hotels: PartnerProcess) -> None:
+        key = a_key()
+        hotels.switch(hold={"hold": 60})
+        caller = socket.create_connection(("127.0.0.1", hotels.port))
+        with caller:
+            body = json.dumps(BOOKING)
+            caller.sendall(
+                f"POST /orders HTTP/1.1\r\nHost: partner\r\nIdempotency-Key: {key}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                f"{body}".encode()
+            )
+            assert hotels.wait_for_hold()["key"] == key
+        eventually(
+            lambda: hotels.http.get("/holds").json() == [],
+            within=10,
+            describe="the partner lets go of the reply",
+        )
+        assert len(effects(hotels, key)) == 1
 
     def test_a_fault_can_be_pointed_at_an_operation(self, hotels: PartnerProcess) -> None:
         key = a_key()
