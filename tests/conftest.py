@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -26,7 +25,7 @@ def lay_schema(url: str) -> None:
     """Make all tables at ``url``, by the migrations once there are any."""
     from migrations import run
     from models.base import Base
-    from orchestration.store import open_engine
+    from orchestration.database import open_engine
 
     engine = open_engine(url)
     if run.revisions():
@@ -76,7 +75,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
     """The product's own engine over ``database_url``."""
-    from orchestration.store import open_engine
+    from orchestration.database import open_engine
 
     engine = open_engine(database_url)
     yield engine
@@ -111,19 +110,17 @@ def valkey_url(embedded_broker: str) -> str:
 @pytest.fixture(
     params=[
         "valkey",
-        "redis",
-        # Its queues have names that all tests share, so one process runs them all.
+        # All tests share these two servers, so one process runs all tests that use one of them.
+        pytest.param("redis", marks=pytest.mark.xdist_group("redis")),
         pytest.param("rabbitmq", marks=pytest.mark.xdist_group("rabbitmq")),
     ]
 )
 def broker_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a broker; a Redis or Valkey database is emptied first and not shared."""
+    """The URL of a broker; Redis and Valkey are emptied first, RabbitMQ keeps its queues."""
     if request.param == "rabbitmq":
         return services.given(services.RABBITMQ)
     if request.param == "redis":
-        given = urlsplit(services.given(services.REDIS))
-        first = int(given.path.strip("/") or 0)
-        return _emptied(given._replace(path=f"/{first + services.lane()}").geturl())
+        return _emptied(services.given(services.REDIS))
     url: str = request.getfixturevalue("valkey_url")
     return url
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, MetaData, inspect, text
 
 from migrations import run
 from models.base import Base
-from orchestration.store import open_engine
+from orchestration.database import open_engine
 from tests.support.postgres import Postgres
 
 VERSIONS = Path(run.__file__).parent / "versions"
@@ -22,7 +22,7 @@ VERSIONS = Path(run.__file__).parent / "versions"
 MIGRATE = """
 import sys
 from migrations.run import upgrade
-from orchestration.store import open_engine
+from orchestration.database import open_engine
 upgrade(open_engine(sys.argv[1]))
 """
 

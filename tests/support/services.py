@@ -30,8 +30,3 @@ def missing(reason: str) -> NoReturn:
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(f"NOT TESTED, and CI is set: {reason}", pytrace=False)
     pytest.skip(f"NOT TESTED: {reason}")
-
-
-def lane() -> int:
-    """Return the number of this pytest-xdist process, 0 without xdist, to keep them apart."""
-    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

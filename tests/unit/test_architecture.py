@@ -21,7 +21,12 @@ FUNCTION_P90 = 25
 MAY_ASK_THE_CLOCK = {"orchestration/ports.py", "tasks/app.py"}
 MAY_ROLL_DICE = {"orchestration/ports.py", "tasks/app.py"}
 MAY_HOLD_STATE = {"orchestration/registry.py", "tasks/app.py"}
-MAY_WRITE_SQL = {"orchestration/store.py", "orchestration/views.py"}
+MAY_WRITE_SQL = {
+    "orchestration/database.py",
+    "orchestration/roster.py",
+    "orchestration/store.py",
+    "orchestration/views.py",
+}
 
 CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "time.time"}
 STATEMENTS = {
@@ -142,7 +147,7 @@ def test_only_the_ports_roll_dice() -> None:
     assert places(own(), lambda node: "random" in imported(node), besides=MAY_ROLL_DICE) == []
 
 
-def test_only_the_store_and_the_views_write_sql() -> None:
+def test_only_the_store_its_kin_and_the_views_write_sql() -> None:
     def writes_sql(node: ast.AST) -> bool:
         executes = isinstance(node, ast.Attribute) and node.attr in EXECUTIONS
         return executes or bool(imported(node) & STATEMENTS)
