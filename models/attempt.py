@@ -35,7 +35,7 @@ class Attempt(Base):
     granted_at: Mapped[datetime] = mapped_column(Instant)
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
     heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)
-    details: Mapped[Any] = mapped_column(Json)
+    details: Mapped[Any] = mapped_column(Json, nullable=True)
     """What the agent said with its last heartbeat."""
     error: Mapped[dict[str, Any] | None] = mapped_column(Json)
     late: Mapped[dict[str, Any] | None] = mapped_column(Json)

@@ -1,4 +1,4 @@
-"""Definition: a workflow with the contracts of its agents, as running sagas were started with it."""
+"""Definition: a workflow with its agents' contracts, as running sagas were started with it."""
 
 from datetime import datetime
 from typing import Any

@@ -35,4 +35,4 @@ class JournalEntry(Base):
     reason: Mapped[str] = mapped_column(Text)
     row: Mapped[str | None] = mapped_column(word(8))
     """The row of the recovery table that decided, where one did."""
-    details: Mapped[Any] = mapped_column(Json)
+    details: Mapped[Any] = mapped_column(Json, nullable=True)

@@ -19,7 +19,8 @@ class Saga(Base):
         UniqueConstraint("workflow", "key"),
         CheckConstraint(listed("state", SagaState), name="state_known"),
         CheckConstraint(
-            f"({listed('state', SAGA_TERMINAL)}) = (ended_at IS NOT NULL)", name="ended_iff_terminal"
+            f"({listed('state', SAGA_TERMINAL)}) = (ended_at IS NOT NULL)",
+            name="ended_iff_terminal",
         ),
         CheckConstraint(
             "state NOT IN ('compensating', 'compensated', 'cancelled') OR abort IS NOT NULL",
@@ -44,7 +45,7 @@ class Saga(Base):
     workflow: Mapped[str] = mapped_column(String(200))
     key: Mapped[str | None] = mapped_column(String(200))
     """The caller's idempotency key of the start, unique within the workflow."""
-    input: Mapped[Any] = mapped_column(Json)
+    input: Mapped[Any] = mapped_column(Json, nullable=True)
     state: Mapped[str] = mapped_column(word())
     abort: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """Why the saga turned back: ``{"reason": …, "step": …, "message": …}``; null while forward."""

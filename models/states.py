@@ -12,11 +12,11 @@ class SagaState(StrEnum):
     """Where one saga stands. Listed in the order of a life."""
 
     RUNNING = "running"
-    """Going forward. Entered at the start and from halted; left when every step is settled."""
+    """Going forward. Entered at the start and from halted; left when all steps are settled."""
     COMPENSATING = "compensating"
     """Undoing. Entered when a step failed for good, on cancel, and at the deadline."""
     HALTED = "halted"
-    """Nothing moves until an operator resolves an incident. The abort reason tells the direction."""
+    """Nothing moves until an operator resolves an incident."""
     COMPLETED = "completed"
     """Terminal: every step took effect, or was allowed not to."""
     COMPENSATED = "compensated"
@@ -125,7 +125,7 @@ _RESOLUTIONS = frozenset(
 STEP_MOVES: dict[StepState, frozenset[StepState]] = {
     StepState.WAITING: frozenset({StepState.DISPATCHED, StepState.SKIPPED}),
     StepState.DISPATCHED: _RESOLUTIONS | {StepState.LEASED, StepState.SKIPPED},
-    StepState.LEASED: _RESOLUTIONS - {StepState.DISPATCHED},
+    StepState.LEASED: _RESOLUTIONS,
     StepState.RETRYING: _RESOLUTIONS | {StepState.SKIPPED},
     StepState.UNKNOWN: _RESOLUTIONS | {StepState.SKIPPED},
     StepState.HALTED: _RESOLUTIONS | {StepState.SKIPPED},

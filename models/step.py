@@ -58,7 +58,7 @@ class Step(Base):
     incarnation: Mapped[int]
     """Raised only after a definite no; part of the idempotency key."""
     failure_count: Mapped[int]
-    """Failed attempts in this direction and incarnation; what the retry policy counts."""
+    """Failed attempts in this direction; what the retry policy counts."""
     dispatch_count: Mapped[int]
     """Messages sent for the next attempt; spaces out the re-sending."""
     crash_count: Mapped[int]
@@ -66,6 +66,9 @@ class Step(Base):
     inquiry: Mapped[str | None] = mapped_column(word())
     """``probe`` or ``close``: what was asked last about an unknown outcome."""
     inquiry_no: Mapped[int]
+    """Raised by every question; only the answer to the last one is taken."""
+    asked_count: Mapped[int]
+    """Questions asked about the present attempt; spaces out the asking."""
     node_id: Mapped[UUID | None] = mapped_column(Uuid)
     pid: Mapped[int | None]
     ready_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -75,10 +78,11 @@ class Step(Base):
     doubt_at: Mapped[datetime | None] = mapped_column(Instant)
     """First send under the present key that may have taken effect; null: certainly none did."""
     granted_at: Mapped[datetime | None] = mapped_column(Instant)
+    asked_at: Mapped[datetime | None] = mapped_column(Instant)
     deadline_at: Mapped[datetime | None] = mapped_column(Instant)
     wake_at: Mapped[datetime | None] = mapped_column(Instant)
     settled_at: Mapped[datetime | None] = mapped_column(Instant)
-    result: Mapped[Any] = mapped_column(Json)
+    result: Mapped[Any] = mapped_column(Json, nullable=True)
     """The action's validated result, which its compensation receives."""
     error: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The last failure: ``{"type": …, "message": …}``."""

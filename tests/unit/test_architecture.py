@@ -23,9 +23,11 @@ MAY_ROLL_DICE = {"orchestration/ports.py", "tasks/app.py"}
 MAY_HOLD_STATE = {"orchestration/registry.py", "tasks/app.py"}
 MAY_WRITE_SQL = {
     "orchestration/database.py",
+    "orchestration/due.py",
     "orchestration/roster.py",
     "orchestration/store.py",
     "orchestration/views.py",
+    "orchestration/writer.py",
 }
 
 CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "time.time"}

@@ -1,0 +1,374 @@
+"""Workflow: the plan of a saga, as data that is validated when it is constructed.
+
+A workflow is a tree of nodes. It names agents by string and imports none, so it can be loaded,
+stored and shown anywhere. ``Definition`` is the workflow together with the contracts of its
+agents; that is what a running saga is pinned to. Field names follow Temporal and Step Functions.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, replace
+from datetime import timedelta
+from functools import cached_property, wraps
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from orchestration.contract import AgentContract
+from orchestration.errors import DefinitionError, InputError
+
+NAME = r"^[a-z][a-z0-9_]*([.-][a-z0-9_]+)*$"
+DEFAULT_TIMEOUT = timedelta(minutes=5)
+DEFAULT_DEADLINE = timedelta(days=1)
+
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+Duration = Annotated[timedelta, Field(gt=timedelta(0))]
+Cls = TypeVar("Cls", bound=type[Any])
+
+
+def explain(error: ValidationError) -> str:
+    """Return what is wrong in one line: each field, and what is allowed there."""
+    return "; ".join(
+        ": ".join(filter(None, (".".join(map(str, item["loc"])), item["msg"])))
+        for item in error.errors(include_url=False)
+    )
+
+
+@contextmanager
+def refusing(kind: str, name: str | None = None) -> Iterator[None]:
+    """Turn what pydantic says into a ``DefinitionError`` that names the thing."""
+    try:
+        yield
+    except ValidationError as error:
+        where = f"{kind} {name!r}" if name else kind
+        msg = f"{where}: {explain(error)}"
+        raise DefinitionError(msg) from None
+
+
+@dataclass_transform(frozen_default=True)
+def declared(cls: Cls) -> Cls:
+    """Make ``cls`` a frozen, validated dataclass whose errors are ``DefinitionError``."""
+    made = pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
+    construct: Callable[..., None] = made.__init__
+
+    @wraps(construct)
+    def __init__(self: Any, *name: str, **fields: Any) -> None:  # noqa: N807 - it becomes the method
+        if name:
+            fields["name"], *_ = name
+        with refusing(cls.__name__, fields.get("name")):
+            construct(self, **fields)
+
+    made.__init__ = __init__  # type: ignore[method-assign]
+    return made  # type: ignore[return-value]
+
+
+@declared
+class RetryOverride:
+    """What differs for one error name; whatever is ``None`` is taken from the policy."""
+
+    _: KW_ONLY
+    max_attempts: Annotated[int, Field(ge=1)] | None = None
+    initial_interval: Duration | None = None
+    backoff_coefficient: Annotated[float, Field(ge=1)] | None = None
+    max_interval: Duration | None = None
+
+
+@declared
+class RetryPolicy:
+    """How often and how fast a step is tried again. The delays live in SQL, never in the broker.
+
+    ``max_attempts`` counts failed attempts, whatever their error; an agent's ``RetryLater`` does
+    not count. ``max_interval`` is 100 times the initial one unless given, as in Temporal.
+    Full jitter: a delay is drawn evenly from nothing to the back-off (AWS, "Exponential Backoff
+    And Jitter").
+    """
+
+    _: KW_ONLY
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    initial_interval: Duration = timedelta(seconds=1)
+    backoff_coefficient: Annotated[float, Field(ge=1)] = 2.0
+    max_interval: Duration | None = None
+    total_timeout: Duration | None = None
+    jitter: Literal["full", "none"] = "full"
+    non_retryable_errors: tuple[str, ...] = ()
+    """Names of exceptions that certainly had no effect and that no repetition can change."""
+    overrides: dict[str, RetryOverride] = Field(default_factory=dict)
+
+    @property
+    def ceiling(self) -> timedelta:
+        """The longest delay that the policy itself asks for."""
+        return self.max_interval or 100 * self.initial_interval
+
+    def backoff(self, failures: int) -> timedelta:
+        """Return the delay after the ``failures``-th failure (from 1), before jitter."""
+        exponent = min(failures - 1, 64)
+        seconds = self.initial_interval.total_seconds() * self.backoff_coefficient**exponent
+        return timedelta(seconds=min(seconds, self.ceiling.total_seconds()))
+
+    def delay(self, failures: int, roll: float, retry_after: timedelta | None = None) -> timedelta:
+        """Return how long to wait; ``roll`` is in [0, 1), ``retry_after`` the remote's word."""
+        backoff = self.backoff(max(failures, 1))
+        drawn = backoff * roll if self.jitter == "full" else backoff
+        return drawn if retry_after is None else retry_after + drawn * 0.1
+
+    def for_error(self, name: str | None) -> "RetryPolicy":
+        """Return the policy that holds after an error of this name."""
+        override = self.overrides.get(name or "")
+        if override is None:
+            return self
+        given = {key: value for key, value in vars(override).items() if value is not None}
+        return replace(self, **given)
+
+    def horizon(self, timeout: timedelta) -> timedelta:
+        """Return the longest time from the first send to the last one."""
+        policies = [self, *(self.for_error(name) for name in self.overrides)]
+        longest = max(
+            sum((timeout + p.backoff(n) for n in range(1, p.max_attempts)), timedelta(0))
+            for p in policies
+        )
+        return min(longest, self.total_timeout) if self.total_timeout else longest
+
+
+@declared
+class Step:
+    """One call to one agent.
+
+    ``timeout`` is start-to-close and becomes the lease. ``schedule_to_start`` bounds the wait for a
+    worker, ``schedule_to_close`` all attempts together, ``heartbeat_timeout`` the silence of a
+    running agent. ``pivot`` is the point of no return: after it there is only forward.
+    """
+
+    name: Name
+    _: KW_ONLY
+    agent: Name
+    timeout: Duration = DEFAULT_TIMEOUT
+    retry: RetryPolicy = Field(default_factory=RetryPolicy)
+    schedule_to_start: Duration | None = None
+    schedule_to_close: Duration | None = None
+    heartbeat_timeout: Duration | None = None
+    pivot: bool = False
+    type: Literal["step"] = "step"
+
+
+@declared
+class Sequence:
+    """One after another; undone in reverse order."""
+
+    _: KW_ONLY
+    children: Annotated[tuple["Node", ...], Field(min_length=1)]
+    type: Literal["sequence"] = "sequence"
+
+
+@declared
+class Parallel:
+    """All at once; undone all at once."""
+
+    _: KW_ONLY
+    children: Annotated[tuple["Node", ...], Field(min_length=1)]
+    type: Literal["parallel"] = "parallel"
+
+
+Node = Annotated[Step | Sequence | Parallel, Field(discriminator="type")]
+
+
+def sequence(*children: Step | Sequence | Parallel) -> Sequence:
+    """Return the node that runs ``children`` one after another."""
+    with refusing("sequence()"):
+        return Sequence(children=children)
+
+
+def parallel(*children: Step | Sequence | Parallel) -> Parallel:
+    """Return the node that runs ``children`` at the same time."""
+    with refusing("parallel()"):
+        return Parallel(children=children)
+
+
+for _cls in (Sequence, Parallel):
+    pydantic.dataclasses.rebuild_dataclass(_cls, force=True)  # type: ignore[arg-type]
+_NODE: TypeAdapter[Step | Sequence | Parallel] = TypeAdapter(Node)
+
+
+def steps_of(node: Step | Sequence | Parallel) -> Iterator[Step]:
+    """Yield the steps of a tree in the order in which they are written."""
+    if isinstance(node, Step):
+        yield node
+    else:
+        for child in node.children:
+            yield from steps_of(child)
+
+
+class Workflow:
+    """A named, versioned plan.
+
+    ``input`` is a pydantic model, or the JSON schema of one when the plan was read back from JSON.
+    ``deadline`` bounds the whole saga; past it, a saga that has not reached its pivot is undone.
+    Raises ``DefinitionError`` naming the step and what is allowed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: int,
+        steps: Step | Sequence | Parallel,
+        input: type[BaseModel] | dict[str, Any] | None = None,  # noqa: A002 - the field's own word
+        deadline: timedelta = DEFAULT_DEADLINE,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.steps = steps
+        self.model = input if isinstance(input, type) else None
+        self.input_schema = input.model_json_schema() if isinstance(input, type) else input
+        self.deadline = deadline
+        problems = list(_structure_problems(self))
+        if problems:
+            raise DefinitionError("\n".join(f"workflow {name!r}: {line}" for line in problems))
+
+    @cached_property
+    def by_name(self) -> dict[str, Step]:
+        """The steps by their names, in the order in which they are written."""
+        return {step.name: step for step in steps_of(self.steps)}
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON; ``from_document`` gives the same plan back."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "input_schema": self.input_schema,
+            "deadline": TypeAdapter(timedelta).dump_python(self.deadline, mode="json"),
+            "steps": _NODE.dump_python(self.steps, mode="json"),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Workflow":
+        """Return the plan that ``document`` describes."""
+        return cls(
+            document["name"],
+            version=document["version"],
+            steps=_NODE.validate_python(document["steps"]),
+            input=document["input_schema"],
+            deadline=TypeAdapter(timedelta).validate_python(document["deadline"]),
+        )
+
+    def parse_input(self, value: Any) -> Any:
+        """Return ``value`` validated and as JSON; raise ``InputError`` naming each wrong field."""
+        if self.model is None:
+            return value
+        try:
+            return self.model.model_validate(value).model_dump(mode="json")
+        except ValidationError as error:
+            msg = f"input of workflow {self.name!r}: {explain(error)}"
+            raise InputError(msg) from None
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether both describe the same plan."""
+        return isinstance(other, Workflow) and self.document == other.document
+
+    def __hash__(self) -> int:
+        """Hash by name and version."""
+        return hash((self.name, self.version))
+
+    def __repr__(self) -> str:
+        """Show the name and the version."""
+        return f"Workflow({self.name!r}, version={self.version})"
+
+
+def _structure_problems(workflow: Workflow) -> Iterator[str]:
+    """Yield what is wrong with a plan whatever its agents are."""
+    if not re.fullmatch(NAME, workflow.name):
+        yield "the name must be lower case, of letters, digits, '_', '-' and '.'"
+    if workflow.version < 1:
+        yield f"version must be 1 or more, got {workflow.version}"
+    if workflow.deadline <= timedelta(0):
+        yield "deadline must be longer than zero"
+    for name, count in Counter(step.name for step in steps_of(workflow.steps)).items():
+        if count > 1:
+            yield f"step {name!r} stands {count} times; every step needs a name of its own"
+    yield from _pivot_problems(workflow)
+    for step in steps_of(workflow.steps):
+        yield from _nesting_problems(step, workflow.deadline)
+
+
+def _pivot_problems(workflow: Workflow) -> Iterator[str]:
+    pivots = [step.name for step in steps_of(workflow.steps) if step.pivot]
+    if len(pivots) > 1:
+        yield f"steps {' and '.join(map(repr, pivots))} are both pivots; a path has one at most"
+    for name in _pivots_in_parallel(workflow.steps, inside=False):
+        yield (
+            f"step {name!r} is a pivot inside parallel(): its sibling branches would be neither "
+            "before nor after it; put the pivot after the parallel"
+        )
+
+
+def _pivots_in_parallel(node: Step | Sequence | Parallel, *, inside: bool) -> Iterator[str]:
+    if isinstance(node, Step):
+        if node.pivot and inside:
+            yield node.name
+        return
+    alone = len(node.children) == 1
+    for child in node.children:
+        yield from _pivots_in_parallel(
+            child, inside=inside or (isinstance(node, Parallel) and not alone)
+        )
+
+
+def _nesting_problems(step: Step, deadline: timedelta) -> Iterator[str]:
+    """Yield each pair of time-outs that does not nest."""
+    to_close = step.schedule_to_close or deadline
+    name = "schedule_to_close" if step.schedule_to_close else "the workflow's deadline"
+    pairs = (
+        ("heartbeat_timeout", step.heartbeat_timeout, "timeout", step.timeout),
+        ("timeout", step.timeout, name, to_close),
+        ("schedule_to_start", step.schedule_to_start, name, to_close),
+        ("retry.total_timeout", step.retry.total_timeout, name, to_close),
+        ("schedule_to_close", step.schedule_to_close, "the workflow's deadline", deadline),
+    )
+    for inner, short, outer, long in pairs:
+        if short is not None and short > long:
+            yield (
+                f"step {step.name!r}: {inner} ({short}) must not be longer than {outer} ({long})"
+            )
+
+
+class Definition:
+    """A workflow bound to the contracts of the agents that it names: what a saga is pinned to."""
+
+    def __init__(self, workflow: Workflow, contracts: Mapping[str, AgentContract]) -> None:
+        self.workflow = workflow
+        names = sorted({step.agent for step in workflow.by_name.values()})
+        self.contracts = {name: contracts[name] for name in names}
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The whole as JSON."""
+        contracts = {name: contract.document() for name, contract in self.contracts.items()}
+        return {"workflow": self.workflow.document, "agents": contracts}
+
+    @cached_property
+    def id(self) -> str:
+        """The SHA-256 of the canonical JSON."""
+        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Definition":
+        """Return the definition that ``document`` describes."""
+        contracts = {
+            name: AgentContract.from_document(contract)
+            for name, contract in document["agents"].items()
+        }
+        return cls(Workflow.from_document(document["workflow"]), contracts)
+
+    def step(self, path: str) -> Step:
+        """Return the definition of the step at ``path``."""
+        return self.workflow.by_name[path]
+
+    def contract(self, path: str) -> AgentContract:
+        """Return the contract of the agent of the step at ``path``."""
+        return self.contracts[self.step(path).agent]

@@ -1,0 +1,212 @@
+"""What becomes of a step whose attempt has ended without its result: the table, applied. Pure."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from models.states import AttemptState, Direction, Operation, SagaState, StepState
+from orchestration.draft import ASKING_CEILING, Draft, spaced
+from orchestration.events import Failed, FailureKind
+from orchestration.late import WATCH, watch_for
+from orchestration.recovery import Action, Case, Verdict, resolve, resolve_undo
+from orchestration.signals import Absent, Answer, Applied
+from orchestration.snapshot import StepSnapshot, roll
+
+POLL = timedelta(seconds=1)
+AT_ONCE = timedelta(0)
+
+
+def lose(
+    draft: Draft,
+    step: StepSnapshot,
+    why: str,
+    *,
+    closes: AttemptState,
+    error: dict[str, Any] | None = None,
+) -> None:
+    """End an attempt that may have had its effect."""
+    error = error or {"type": "Lost", "message": why}
+    if step.direction is Direction.BACKWARD:
+        kind = FailureKind.UNKNOWN
+        failure = Failed(kind=kind, type=error["type"], message=error["message"])
+        settle_undo(draft, step, failure, closes=closes)
+        return
+    failures = step.failure_count + 1
+    changes: dict[str, Any] = {"failure_count": failures, "error": error}
+    delay = None
+    if draft.contract(step).effect:
+        changes["doubt_at"] = step.doubt_at or step.granted_at
+    else:
+        policy = draft.plan(step).retry.for_error(error["type"])
+        delay = policy.delay(failures, roll(draft.saga.id, step.path, step.attempt))
+    settle(draft, step, None, why=why, closes=closes, delay=delay, **changes)
+
+
+def settle(
+    draft: Draft,
+    step: StepSnapshot,
+    answer: Answer | None,
+    *,
+    why: str = "",
+    closes: AttemptState | None = None,
+    delay: timedelta | None = None,
+    **changes: Any,
+) -> None:
+    """Put the step before the recovery table and do what it says.
+
+    ``changes`` are part of what is written, and are seen by the table. ``delay`` is the wait before
+    a repetition where the agent or the policy has named one.
+    """
+    seen = replace(step, **changes)
+    verdict = resolve(case_of(draft, seen, answer))
+    reason = f"{why}; {verdict.why}" if why else verdict.why
+    _apply(draft, step, seen, verdict, reason, answer=answer, closes=closes, delay=delay, **changes)
+    if verdict.alert and verdict.action is not Action.PARK:
+        draft.alert(step.path, verdict.alert, reason)
+
+
+def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
+    """Return what the table looks at."""
+    policy = draft.plan(step).retry.for_error((step.error or {}).get("type"))
+    age = draft.now - step.doubt_at if step.doubt_at else timedelta(0)
+    return Case(
+        contract=draft.contract(step),
+        position=draft.position[step.name],
+        answer=answer,
+        doubt=step.doubt_at is not None,
+        spent=step.failure_count >= policy.max_attempts,
+        late=draft.late or _over(draft, step),
+        aborting=draft.aborting,
+        age=age,
+        to_horizon=_to_horizon(draft, step, answer),
+        asked=step.asked_count,
+        crashes=step.crash_count,
+    )
+
+
+def _over(draft: Draft, step: StepSnapshot) -> bool:
+    plan = draft.plan(step)
+    limits = (plan.schedule_to_close, plan.retry.total_timeout)
+    return step.ready_at is not None and any(
+        draft.now >= step.ready_at + limit for limit in limits if limit
+    )
+
+
+def _to_horizon(draft: Draft, step: StepSnapshot, answer: Answer | None) -> timedelta | None:
+    """Return the time until every request is dead and visible; an older answer does not count."""
+    horizon = draft.contract(step).settle_horizon(draft.plan(step).timeout)
+    if horizon is None or step.granted_at is None:
+        return horizon
+    settled_at = step.granted_at + horizon
+    if isinstance(answer, Absent) and step.asked_at and step.asked_at < settled_at:
+        return max(settled_at - draft.now, timedelta(microseconds=1))
+    return settled_at - draft.now
+
+
+def _apply(  # noqa: PLR0913 - the arms share everything
+    draft: Draft,
+    step: StepSnapshot,
+    seen: StepSnapshot,
+    verdict: Verdict,
+    why: str,
+    *,
+    answer: Answer | None,
+    closes: AttemptState | None,
+    delay: timedelta | None,
+    **changes: Any,
+) -> None:
+    row = verdict.row
+    match verdict.action:
+        case Action.RETRY:
+            if verdict.new_key:
+                changes |= {"incarnation": step.incarnation + 1, "doubt_at": None}
+            wait = _delay(draft, seen, verdict, delay)
+            draft.retry(step, why, row=row, delay=wait, closes=closes, **changes)
+        case Action.SUCCEED:
+            result = answer.result if isinstance(answer, Applied) else None
+            draft.answered(step.path, "by_itself", "scheduler", why)
+            draft.move(
+                step, "adopt", why, row=row, closes=closes, result=result,
+                state=StepState.SUCCEEDED, **(changes | {"error": None}),
+            )  # fmt: skip
+        case Action.GIVE_UP:
+            changes["error"] = seen.error or {"type": "NotExecuted", "message": why}
+            draft.answered(step.path, "by_itself", "scheduler", why)
+            draft.move(step, "fail", why, row=row, closes=closes, state=StepState.FAILED, **changes)
+            if verdict.watch:
+                watch_for(draft, seen)
+        case Action.ASK:
+            wait = _spacing(seen, verdict, answer)
+            draft.ask(step, verdict.operation, why, row=row, wait=wait, closes=closes, **changes)
+        case Action.UNDO:
+            draft.undo(step, why, row=row, closes=closes, **_without(changes, "failure_count"))
+        case Action.PARK:
+            draft.park(step, verdict.alert or "in_doubt", why, row=row, closes=closes, **changes)
+        case Action.ABANDON:
+            draft.move(
+                step, "abandon", why, row=row, closes=closes, state=StepState.ABANDONED, **changes
+            )
+
+
+def _without(changes: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in changes.items() if key not in {*names, "doubt_at"}}
+
+
+def _delay(
+    draft: Draft, step: StepSnapshot, verdict: Verdict, delay: timedelta | None
+) -> timedelta:
+    policy = draft.plan(step).retry.for_error((step.error or {}).get("type"))
+    chance = roll(draft.saga.id, step.path, step.attempt + step.failure_count)
+    if verdict.slow:
+        return max(policy.ceiling * (0.5 + chance / 2), delay or AT_ONCE)
+    if delay is not None:
+        return delay
+    return AT_ONCE if verdict.at_once else policy.delay(step.failure_count, chance)
+
+
+def _spacing(step: StepSnapshot, verdict: Verdict, answer: Answer | None) -> timedelta:
+    """Return how long to wait with a question: the first is asked at once, the others spaced."""
+    if verdict.wait is not None:
+        return verdict.wait
+    first = verdict.operation is Operation.CLOSE and step.inquiry != Operation.CLOSE
+    return AT_ONCE if first or answer is None else spaced(POLL, step.asked_count, ASKING_CEILING)
+
+
+def settle_undo(draft: Draft, step: StepSnapshot, failure: Failed, *, closes: AttemptState) -> None:
+    """Repeat a compensation, without end; after ``max_attempts`` slowly, with one incident."""
+    policy = draft.plan(step).retry.for_error(failure.type)
+    counts = failure.kind is not FailureKind.LATER
+    failures = step.failure_count + counts
+    if failure.kind is FailureKind.PERMANENT or failure.type in policy.non_retryable_errors:
+        failures = max(failures, policy.max_attempts)
+    verdict = resolve_undo(failures=failures, limit=policy.max_attempts)
+    chance = roll(draft.saga.id, step.path, step.attempt)
+    delay = policy.delay(failures, chance, failure.delay)
+    if verdict.slow:
+        delay = max(policy.ceiling * (0.5 + chance / 2), delay)
+    why = f"{failure.type}: {failure.message}"
+    draft.retry(
+        step, f"{why}; {verdict.why}", row=verdict.row, delay=delay, closes=closes,
+        failure_count=failures, error=failure.error,
+    )  # fmt: skip
+    if verdict.alert:
+        draft.alert(step.path, verdict.alert, f"the compensation failed {failures} times: {why}")
+
+
+def turn_back(draft: Draft, reason: str, path: str, message: str) -> None:
+    """Record that the saga goes backward, and settle what is not under way."""
+    draft.move_saga(
+        "abort",
+        message,
+        state=SagaState.COMPENSATING,
+        abort={"reason": reason, "step": path, "message": message},
+    )
+    unsent_states = {StepState.DISPATCHED, StepState.RETRYING}
+    for step in list(draft.steps.values()):
+        if step.kind == WATCH or step.direction is Direction.BACKWARD:
+            continue
+        unsent = step.state in unsent_states and step.doubt_at is None
+        if step.state is StepState.WAITING or unsent:
+            draft.move(step, "skip", "the saga turned back", state=StepState.SKIPPED)
+        elif step.state in unsent_states or step.state is StepState.UNKNOWN:
+            settle(draft, step, None, why="the saga turned back")

@@ -1,0 +1,65 @@
+"""What the supervisor looks for: bounded reads of what is due, oldest first, without a lock.
+
+What is found is locked and looked at again before anything is decided, so a stale find is harmless.
+"""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
+
+from models import Saga, Step
+from models.states import SAGA_LIVE, STEP_LIVE, StepState
+
+_sagas: Table = Saga.__table__  # type: ignore[assignment]
+_steps: Table = Step.__table__  # type: ignore[assignment]
+
+
+def steps(
+    connection: Connection, now: ColumnElement[datetime], state: StepState, limit: int
+) -> list[Row[Any]]:
+    """Return (saga_id, path, queue, agent, dispatch_count, definition_id) of due steps."""
+    query = (
+        select(
+            _steps.c.saga_id,
+            _steps.c.path,
+            _steps.c.queue,
+            _steps.c.agent,
+            _steps.c.dispatch_count,
+            _sagas.c.definition_id,
+        )
+        .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
+        .where(_steps.c.state == state, _steps.c.wake_at <= now)
+        .order_by(_steps.c.wake_at)
+        .limit(limit)
+    )
+    return list(connection.execute(query))
+
+
+def waiting_for(connection: Connection, queue: str, *, limit: int) -> int:
+    """Return how many steps are dispatched to a queue, counting no further than ``limit``."""
+    some = (
+        select(_steps.c.path)
+        .where(_steps.c.state == StepState.DISPATCHED, _steps.c.queue == queue)
+        .limit(limit)
+        .subquery()
+    )
+    return connection.execute(select(func.count()).select_from(some)).scalar_one()
+
+
+def sagas(connection: Connection, now: ColumnElement[datetime], limit: int) -> list[UUID]:
+    """Return the sagas whose deadline is to be acted on."""
+    query = (
+        select(_sagas.c.id).where(_sagas.c.wake_at <= now).order_by(_sagas.c.wake_at).limit(limit)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def stranded(connection: Connection, limit: int) -> list[UUID]:
+    """Return live sagas none of whose steps has a next wake-up."""
+    alive = select(_steps.c.path).where(
+        _steps.c.saga_id == _sagas.c.id, _steps.c.state.in_(sorted(STEP_LIVE))
+    )
+    query = select(_sagas.c.id).where(_sagas.c.state.in_(sorted(SAGA_LIVE)), ~alive.exists())
+    return list(connection.execute(query.limit(limit)).scalars())

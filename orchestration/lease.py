@@ -1,0 +1,181 @@
+"""Leases: what an agent may do, for how long, and what it has to say afterwards.
+
+A grant opens an attempt and is the send marker: without it nothing was sent. It is one guarded
+update of one step row; a message that comes twice, late or for another version is refused by name.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from models.states import Direction, Operation, StepState
+from orchestration.contract import AgentContract
+from orchestration.decide import UNSERVED
+from orchestration.definition import Definition, Step
+from orchestration.errors import LeaseLostError
+from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported
+from orchestration.roster import NodeIdentity
+from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler
+from orchestration.signals import Answer
+from orchestration.snapshot import StepSnapshot, idempotency_key
+from orchestration.store import Store, step_snapshot
+from orchestration.writer import apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What an agent is given: a lease, or a question. Payloads are JSON."""
+
+    saga_id: UUID
+    path: str
+    attempt: int
+    direction: Direction
+    incarnation: int
+    plan: Step
+    contract: AgentContract
+    input: Any
+    results: dict[str, Any]
+    own_result: Any
+    time_left: timedelta
+    key: str
+    """The key of the operation itself."""
+    action_key: str
+    """The key of the action that a probe, a close or a compensation is about."""
+
+
+class Leases:
+    """The agents' side of the scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.store: Store = scheduler.store
+
+    def grant(
+        self, saga_id: UUID, path: str, number: int, node: NodeIdentity, known: set[str]
+    ) -> Work | None:
+        """Open attempt ``number`` and return what it needs, or ``None`` if it is refused.
+
+        ``known`` are the definitions that the caller's code knows; the steps of others are left
+        for a worker that has them.
+        """
+        with self.store.transaction() as connection:
+            row = self.store.read_for_work(connection, saga_id, path)
+            if row is None:
+                return None
+            step = step_snapshot(row)
+            definition = self.scheduler.definition(connection, row.definition_id)
+            refusal = _refusal(step, number, row.definition_id in known)
+            if refusal is None:
+                refusal = self._take(connection, saga_id, step, definition, node, row.now)
+            if refusal is not None:
+                refuse = Refuse(path=path, attempt=number, name=refusal)
+                apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
+                return None
+            return self._work(connection, saga_id, step, row, definition, attempt=number)
+
+    def _take(
+        self,
+        connection: Connection,
+        saga_id: UUID,
+        step: StepSnapshot,
+        definition: Definition,
+        node: NodeIdentity,
+        now: datetime,
+    ) -> str | None:
+        """Take the lease; return the name of the refusal, or ``None``."""
+        plan = definition.step(step.name)
+        deadline_at = now + plan.timeout
+        silence = plan.heartbeat_timeout or plan.timeout
+        granted = self.store.grant_lease_if_dispatched(
+            connection, saga_id, step, node_id=node.id, node=node.name, pid=os.getpid(), now=now,
+            deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
+        )  # fmt: skip
+        if not granted:
+            return "lost_the_race"
+        if step.dispatch_count > 1:
+            found = CloseIncidents(
+                path=step.path, resolution="by_itself", by=node.name, reason="a worker took it",
+                kind=UNSERVED,
+            )  # fmt: skip
+            apply(connection, saga_id, [found], actor=node.name, now=now)
+        return None
+
+    def inquiry(self, saga_id: UUID, path: str, number: int, operation: Operation) -> Work | None:
+        """Return what a probe or a close needs, or ``None`` if nobody asks that any more."""
+        with self.store.reading() as connection:
+            row = self.store.read_for_work(connection, saga_id, path)
+            if row is None:
+                return None
+            step = step_snapshot(row)
+            current = step.state is StepState.UNKNOWN and step.inquiry_no == number
+            if not current or step.inquiry != operation:
+                return None
+            definition = self.scheduler.definition(connection, row.definition_id)
+            return self._work(connection, saga_id, step, row, definition, attempt=step.attempt)
+
+    def _work(
+        self,
+        connection: Connection,
+        saga_id: UUID,
+        step: StepSnapshot,
+        row: Any,
+        definition: Definition,
+        *,
+        attempt: int,
+    ) -> Work:
+        direction = step.direction
+        asks = step.state is StepState.UNKNOWN
+        plan = definition.step(step.name)
+        return Work(
+            saga_id=saga_id,
+            path=step.path,
+            attempt=attempt,
+            direction=direction,
+            incarnation=step.incarnation,
+            plan=plan,
+            contract=definition.contract(step.name),
+            input=row.input,
+            results=self.store.results_of(connection, saga_id),
+            own_result=row.result,
+            time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else plan.timeout,
+            key=idempotency_key(saga_id, step.path, direction, step.incarnation),
+            action_key=idempotency_key(saga_id, step.name, Direction.FORWARD, step.incarnation),
+        )
+
+    def renew(self, work: Work, details: Any) -> None:
+        """Record a heartbeat; raise ``LeaseLostError`` if the attempt no longer holds its lease."""
+        with self.store.transaction() as connection:
+            silence = work.plan.heartbeat_timeout
+            if not self.store.renew_if_leased(
+                connection, work.saga_id, work.path, work.attempt, silence, details
+            ):
+                msg = f"attempt {work.attempt} of step {work.path!r} no longer holds its lease"
+                raise LeaseLostError(msg)
+
+    def report(self, work: Work, outcome: Outcome) -> None:
+        """Record how an attempt ended, and start what follows."""
+        event = Reported(
+            path=work.path,
+            attempt=work.attempt,
+            direction=work.direction,
+            incarnation=work.incarnation,
+            outcome=outcome,
+        )
+        self.scheduler.handle(work.saga_id, event)
+
+    def answer(self, saga_id: UUID, path: str, number: int, answer: Answer) -> None:
+        """Record the answer to a probe or a close, and do what follows."""
+        self.scheduler.handle(saga_id, Answered(path=path, inquiry_no=number, answer=answer))
+
+
+def _refusal(step: StepSnapshot, number: int, known: bool) -> str | None:  # noqa: FBT001
+    """Name why a message is not acted on, or return ``None``."""
+    if step.attempt >= number:
+        return "duplicate_delivery"
+    if step.attempt + 1 != number or step.state is not StepState.DISPATCHED:
+        return "not_dispatched"
+    return None if known else "unknown_definition"

@@ -1,0 +1,154 @@
+"""The nodes: who is alive, who holds what, and when somebody last swept. SQL on ``nodes`` only.
+
+A node is one incarnation of a worker. It writes one row each interval, however many steps it runs;
+the leases that it holds stand or fall with that row.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy import Table, func, insert, select, update
+
+from models import Node, Step
+from models.states import StepState
+from orchestration.store import Store
+
+_nodes: Table = Node.__table__  # type: ignore[assignment]
+_steps: Table = Step.__table__  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeIdentity:
+    """Who takes a lease."""
+
+    id: UUID
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A lease that somebody holds: enough to report it lost."""
+
+    saga_id: UUID
+    path: str
+    attempt: int
+
+
+class Roster:
+    """The list of nodes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def register(
+        self, name: str, pid: int, agents: list[str], definitions: list[str]
+    ) -> tuple[NodeIdentity, list[UUID]]:
+        """Enter a new incarnation; return it, and the earlier ones of that name, now ended."""
+        identity = NodeIdentity(id=uuid4(), name=name)
+        with self.store.transaction() as connection:
+            now = self.store.time(connection)
+            earlier = _nodes.c.name == name, _nodes.c.ended_at.is_(None)
+            ids = list(connection.execute(select(_nodes.c.id).where(*earlier)).scalars())
+            connection.execute(update(_nodes).where(*earlier).values(ended_at=now))
+            connection.execute(
+                insert(_nodes).values(
+                    id=identity.id,
+                    name=name,
+                    pid=pid,
+                    agents=sorted(agents),
+                    definitions=sorted(definitions),
+                    started_at=now,
+                    heartbeat_at=now,
+                )
+            )
+        return identity, ids
+
+    def beat(self, node_id: UUID) -> bool:
+        """Say that the node is alive; tell whether it still counts as such."""
+        with self.store.transaction() as connection:
+            now = self.store.time(connection)
+            mine = _nodes.c.id == node_id, _nodes.c.ended_at.is_(None)
+            change = update(_nodes).where(*mine).values(heartbeat_at=now)
+            return connection.execute(change).rowcount == 1
+
+    def end(self, node_id: UUID) -> None:
+        """Sign off."""
+        with self.store.transaction() as connection:
+            now = self.store.time(connection)
+            mine = _nodes.c.id == node_id, _nodes.c.ended_at.is_(None)
+            connection.execute(update(_nodes).where(*mine).values(ended_at=now))
+
+    def end_if_silent(self, node_id: UUID, heartbeat_at: datetime) -> bool:
+        """Declare a node dead unless it has spoken since ``heartbeat_at``."""
+        with self.store.transaction() as connection:
+            now = self.store.time(connection)
+            same = (
+                _nodes.c.id == node_id,
+                _nodes.c.heartbeat_at == heartbeat_at,
+                _nodes.c.ended_at.is_(None),
+            )
+            change = update(_nodes).where(*same).values(ended_at=now)
+            return connection.execute(change).rowcount == 1
+
+    def silent(self, timeout: timedelta) -> list[tuple[UUID, datetime]]:
+        """Return the nodes that have not spoken for ``timeout``, the longest first."""
+        with self.store.reading() as connection:
+            cutoff = self.store.time(connection) - timeout
+            query = (
+                select(_nodes.c.id, _nodes.c.heartbeat_at)
+                .where(_nodes.c.ended_at.is_(None), _nodes.c.heartbeat_at < cutoff)
+                .order_by(_nodes.c.heartbeat_at)
+            )
+            return [(row.id, row.heartbeat_at) for row in connection.execute(query)]
+
+    def held_by(self, node_id: UUID, pid: int | None = None) -> list[Held]:
+        """Return the leases that a node, or one process of it, holds."""
+        query = select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt).where(
+            _steps.c.node_id == node_id, _steps.c.state == StepState.LEASED
+        )
+        if pid is not None:
+            query = query.where(_steps.c.pid == pid)
+        with self.store.reading() as connection:
+            return [
+                Held(saga_id=row.saga_id, path=row.path, attempt=row.attempt)
+                for row in connection.execute(query)
+            ]
+
+    def held_by_the_ended(self, limit: int) -> list[Held]:
+        """Return leases whose node has ended, bounded by ``limit``."""
+        query = (
+            select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt)
+            .join_from(_steps, _nodes, _nodes.c.id == _steps.c.node_id)
+            .where(_steps.c.state == StepState.LEASED, _nodes.c.ended_at.is_not(None))
+            .limit(limit)
+        )
+        with self.store.reading() as connection:
+            return [
+                Held(saga_id=row.saga_id, path=row.path, attempt=row.attempt)
+                for row in connection.execute(query)
+            ]
+
+    def knowledge(self) -> tuple[set[str], set[str]]:
+        """Return the agents and the definitions that the living nodes know."""
+        query = select(_nodes.c.agents, _nodes.c.definitions).where(_nodes.c.ended_at.is_(None))
+        agents: set[str] = set()
+        definitions: set[str] = set()
+        with self.store.reading() as connection:
+            for row in connection.execute(query):
+                agents |= set(row.agents)
+                definitions |= set(row.definitions)
+        return agents, definitions
+
+    def swept(self, node_id: UUID) -> None:
+        """Record that this node has finished a sweep."""
+        with self.store.transaction() as connection:
+            now = self.store.time(connection)
+            connection.execute(update(_nodes).where(_nodes.c.id == node_id).values(swept_at=now))
+
+    def since_last_sweep(self) -> timedelta | None:
+        """Return how long ago anybody finished a sweep; ``None`` if nobody ever did."""
+        with self.store.reading() as connection:
+            query = select(func.max(_nodes.c.swept_at), self.store.now())
+            last, now = connection.execute(query).one()
+            return None if last is None else now - last

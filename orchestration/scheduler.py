@@ -1,0 +1,332 @@
+"""The scheduler: one transaction for each event, and the messages after its commit.
+
+It chains the steps, durably: whatever an event makes of a saga, and whatever may start because of
+it, is committed together; the broker only hears of it afterwards and may forget it.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from models.states import Direction, Operation, SagaState, StepState
+from orchestration.contract import KILL_GRACE
+from orchestration.decide import decide
+from orchestration.definition import Definition, Workflow
+from orchestration.errors import (
+    DefinitionChangedError,
+    NotFoundError,
+    RefusedError,
+    StartConflictError,
+    UnknownNameError,
+)
+from orchestration.events import (
+    UNSET,
+    Cancelled,
+    Crashed,
+    DeadlinePassed,
+    Decision,
+    Dispatch,
+    Event,
+    Lost,
+    MoveStep,
+    Nudged,
+    Remedy,
+    Resolved,
+    Send,
+    Started,
+    Woken,
+)
+from orchestration.handle import Handle
+from orchestration.outbox import publish_after_commit
+from orchestration.ports import Dispatcher
+from orchestration.registry import Registry, difference
+from orchestration.snapshot import SagaSnapshot, StepSnapshot
+from orchestration.store import Store
+from orchestration.writer import StaleWriteError, apply
+
+ANSWER_TIMEOUT = timedelta(seconds=30)
+_TRIES = 5
+
+
+def new_saga_id() -> UUID:
+    """Return a UUID of version 7 (RFC 9562): its order is roughly the order of starts."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = milliseconds << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+class Scheduler:
+    """Applies events to sagas. One object for each process; safe to use from several threads."""
+
+    def __init__(
+        self, store: Store, dispatcher: Dispatcher, registry: Registry, *, actor: str = "scheduler"
+    ) -> None:
+        self.store = store
+        self.dispatcher = dispatcher
+        self.registry = registry
+        self.actor = actor
+        self._definitions: dict[str, Definition] = {}
+
+    # --- definitions ---------------------------------------------------------------------------
+
+    def register_definitions(self) -> list[str]:
+        """Store every workflow of this process; return their ids.
+
+        Raises ``DefinitionChangedError`` with a diff where a version is stored with other content.
+        """
+        definitions = self.registry.definitions()
+        with self.store.transaction() as connection:
+            for definition in definitions:
+                self._ensure_stored(connection, definition)
+        return [definition.id for definition in definitions]
+
+    def _ensure_stored(self, connection: Connection, definition: Definition) -> None:
+        if definition.id in self._definitions:
+            return
+        workflow = definition.workflow
+        for _ in range(2):
+            row = self.store.find_definition(connection, workflow.name, workflow.version)
+            if row is None:
+                self.store.add_definition_unless_known(
+                    connection, definition.id, definition.document
+                )
+                continue
+            if row.id != definition.id:
+                diff = difference(row.document, definition.document)
+                raise DefinitionChangedError(workflow.name, workflow.version, diff)
+
+    def definition(self, connection: Connection, definition_id: str) -> Definition:
+        """Return the definition that a saga is pinned to."""
+        known = self._definitions.get(definition_id)
+        if known is None:
+            document = self.store.definition_document(connection, definition_id)
+            known = self._definitions[definition_id] = Definition.from_document(document)
+        return known
+
+    def _definition_for_start(
+        self, connection: Connection, workflow: Workflow | str
+    ) -> tuple[Workflow, str, Definition]:
+        """Return the workflow, and the stored definition that a new saga is pinned to."""
+        if isinstance(workflow, str):
+            known = self.registry.newest(workflow)
+            row = self.store.find_definition(connection, workflow) if known is None else None
+            if row is not None:
+                return (
+                    Workflow.from_document(row.document["workflow"]),
+                    row.id,
+                    self.definition(connection, row.id),
+                )
+            workflow = self.registry.require(workflow)
+        bound = self.registry.bound(workflow)
+        if bound is not None:
+            self._ensure_stored(connection, bound)
+            return workflow, bound.id, bound
+        row = self.store.find_definition(connection, workflow.name, workflow.version)
+        if row is None:
+            where = "start a worker that has its agents, or run `atalaia migrate`: "
+            raise UnknownNameError("stored workflow", workflow.name, (), where)
+        if row.document["workflow"] != workflow.document:
+            diff = difference(row.document["workflow"], workflow.document)
+            raise DefinitionChangedError(workflow.name, workflow.version, diff)
+        return workflow, row.id, self.definition(connection, row.id)
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def start(
+        self,
+        workflow: Workflow | str,
+        input: Any = None,  # noqa: A002 - the field's own word
+        *,
+        key: str | None = None,
+        session: Session | None = None,
+    ) -> Handle:
+        """Start a saga and return its handle.
+
+        With ``session``, everything is written in the caller's own transaction, so that it commits
+        or rolls back together with the caller's rows, and the first messages go out after the
+        commit. The same ``key`` with the same input returns the saga that is there already.
+
+        Raises ``InputError``, ``UnknownNameError``, ``StartConflictError``,
+        ``DefinitionChangedError``; nothing is written then.
+        """
+        if session is not None:
+            saga_id, dispatches = self._start(session.connection(), workflow, input, key)
+            publish_after_commit(session, self.dispatcher, dispatches)
+            return Handle(self.store, saga_id)
+        with self.store.transaction() as connection:
+            saga_id, dispatches = self._start(connection, workflow, input, key)
+        self.dispatcher.publish(dispatches)
+        return Handle(self.store, saga_id)
+
+    def _start(
+        self, connection: Connection, workflow: Workflow | str, raw: Any, key: str | None
+    ) -> tuple[UUID, list[Dispatch]]:
+        plan, definition_id, definition = self._definition_for_start(connection, workflow)
+        value = plan.parse_input(raw)
+        now = self.store.time(connection)
+        saga = _new_saga(definition, now)
+        row = {
+            "id": saga.id,
+            "definition_id": definition_id,
+            "workflow": plan.name,
+            "key": key,
+            "input": value,
+            "state": saga.state,
+            "created_at": now,
+            "deadline_at": saga.deadline_at,
+            "wake_at": saga.wake_at,
+        }
+        if not self.store.add_saga_unless_key_taken(connection, row):
+            return self._existing(connection, plan.name, key or "", value), []
+        decisions = decide(definition, saga, Started(), now)
+        after = {move.after.path: move.after for move in decisions if isinstance(move, MoveStep)}
+        self.store.add_steps(connection, saga.id, (saga.steps | after).values())
+        rest = [d for d in decisions if not isinstance(d, MoveStep)]
+        apply(connection, saga.id, rest, actor=self.actor, now=now)
+        return saga.id, self._dispatches(definition, saga.id, rest)
+
+    def _existing(self, connection: Connection, workflow: str, key: str, value: Any) -> UUID:
+        row = self.store.saga_of_key(connection, workflow, key)
+        if row.input != value:
+            msg = (
+                f"key {key!r} of workflow {workflow!r} belongs to saga {row.id}, which was started "
+                f"with {row.input!r}; got {value!r}"
+            )
+            raise StartConflictError(msg)
+        saga_id: UUID = row.id
+        return saga_id
+
+    # --- events --------------------------------------------------------------------------------
+
+    def handle(
+        self, saga_id: UUID, event: Event, *, actor: str | None = None, skip_locked: bool = False
+    ) -> bool:
+        """Decide and write one event; tell whether the saga was there and free.
+
+        A decision that lost a race is rolled back and taken again on the rows as they are then.
+        """
+        for _ in range(_TRIES):
+            try:
+                done, dispatches = self._handle(saga_id, event, actor or self.actor, skip_locked)
+            except StaleWriteError:
+                continue
+            self.dispatcher.publish(dispatches)
+            return done
+        msg = f"saga {saga_id} was changed by others {_TRIES} times in a row; try again"
+        raise RefusedError(msg)
+
+    def _handle(
+        self,
+        saga_id: UUID,
+        event: Event,
+        actor: str,
+        skip_locked: bool,  # noqa: FBT001
+    ) -> tuple[bool, list[Dispatch]]:
+        with self.store.transaction() as connection:
+            locked = self.store.lock_saga(connection, saga_id, skip_locked=skip_locked)
+            if locked is None:
+                return False, []
+            definition = self.definition(connection, locked.definition_id)
+            decisions = decide(definition, locked.saga, event, locked.now)
+            apply(connection, saga_id, decisions, actor=actor, now=locked.now)
+        return True, self._dispatches(definition, saga_id, decisions)
+
+    def _dispatches(
+        self, definition: Definition, saga_id: UUID, decisions: Sequence[Decision]
+    ) -> list[Dispatch]:
+        sends = (decision for decision in decisions if isinstance(decision, Send))
+        return [_dispatch(definition, saga_id, send) for send in sends]
+
+    # --- what the supervisor, the nodes and people ask for ---------------------------------------
+
+    def lost(self, saga_id: UUID, path: str, attempt: int, why: str) -> bool:
+        """Take back the lease of an attempt whose process is gone."""
+        return self.handle(saga_id, Lost(path=path, attempt=attempt, why=why))
+
+    def crashed(self, saga_id: UUID, path: str, attempt: int) -> bool:
+        """Count a worker process that died before it took the lease of ``attempt``."""
+        return self.handle(saga_id, Crashed(path=path, attempt=attempt))
+
+    def wake(
+        self, saga_id: UUID, path: str, *, queued: bool = False, unserved: bool = False
+    ) -> bool:
+        """Act on a step whose wake-up time has passed, unless somebody is at it already."""
+        event = Woken(path=path, queued=queued, unserved=unserved)
+        return self.handle(saga_id, event, actor="supervisor", skip_locked=True)
+
+    def deadline(self, saga_id: UUID) -> bool:
+        """Act on a saga whose deadline has passed."""
+        return self.handle(saga_id, DeadlinePassed(), actor="supervisor", skip_locked=True)
+
+    def nudge(self, saga_id: UUID) -> bool:
+        """Derive again what should be under way."""
+        return self.handle(saga_id, Nudged(), actor="supervisor", skip_locked=True)
+
+    def cancel(self, saga_id: UUID, *, by: str, reason: str = "") -> None:
+        """Turn a saga back; raise ``RefusedError`` after its pivot and after its end."""
+        self._ask(saga_id, Cancelled(by=by, reason=reason), by)
+
+    def resolve(
+        self,
+        saga_id: UUID,
+        path: str,
+        remedy: Remedy,
+        *,
+        by: str,
+        reason: str,
+        result: Any = UNSET,
+    ) -> None:
+        """Do what an operator decided about a step; raise ``RefusedError`` if it is not allowed."""
+        event = Resolved(path=path, remedy=remedy, by=by, reason=reason, result=result)
+        self._ask(saga_id, event, by)
+
+    def _ask(self, saga_id: UUID, event: Event, by: str) -> None:
+        if not self.handle(saga_id, event, actor=by):
+            msg = f"there is no saga {saga_id}"
+            raise NotFoundError(msg)
+
+
+def _new_saga(definition: Definition, now: datetime) -> SagaSnapshot:
+    deadline_at = now + definition.workflow.deadline
+    steps = {
+        step.name: StepSnapshot(
+            path=step.name,
+            kind="agent",
+            agent=step.agent,
+            queue=definition.contracts[step.agent].queue,
+            direction=Direction.FORWARD,
+            state=StepState.WAITING,
+        )
+        for step in definition.workflow.by_name.values()
+    }
+    return SagaSnapshot(
+        id=new_saga_id(),
+        state=SagaState.RUNNING,
+        deadline_at=deadline_at,
+        wake_at=deadline_at,
+        steps=steps,
+    )
+
+
+def _dispatch(definition: Definition, saga_id: UUID, send: Send) -> Dispatch:
+    contract = definition.contracts[send.agent]
+    name, queue = contract.route(send.operation)
+    step = send.path.partition("~")[0]
+    asks = send.operation in {Operation.PROBE, Operation.CLOSE}
+    timeout = definition.step(step).timeout
+    limit = (min(timeout, ANSWER_TIMEOUT) if asks else timeout) + KILL_GRACE
+    return Dispatch(
+        saga_id=saga_id,
+        path=send.path,
+        number=send.number,
+        name=name,
+        queue=queue,
+        time_limit=limit,
+    )

@@ -1,0 +1,76 @@
+"""Settings: environment variables ``ATALAIA_*``, checked together, all errors reported at once."""
+
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from orchestration.errors import ConfigurationError
+
+Names = Annotated[tuple[str, ...], NoDecode]
+Duration = Annotated[timedelta, Field(gt=timedelta(0))]
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Durations are ISO 8601 (``PT2S``) or seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="ATALAIA_", frozen=True, extra="ignore")
+
+    home: Path = Path(".atalaia")
+    """Where the embedded stack keeps its files."""
+    database_url: str | None = None
+    """``sqlite:///…`` or ``postgresql+psycopg://…``; unset: SQLite in ``home``."""
+    broker_url: str | None = None
+    """``redis://…`` or ``amqp://…``; unset: the embedded broker in ``home``."""
+    workflows: Names = ("orchestration.workflows",)
+    agents: Names = ("tasks.agents",)
+    node_name: str | None = None
+    """A worker's stable name across restarts; unset: Celery's node name."""
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 2
+    sweep_interval: Duration = timedelta(seconds=2)
+    sweep_batch: Annotated[int, Field(ge=1, le=10_000)] = 200
+    node_heartbeat: Duration = timedelta(seconds=1)
+    node_timeout: Duration = timedelta(seconds=6)
+    web_port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    flower_port: Annotated[int, Field(ge=0, le=65535)] = 5555
+    log_json: bool = False
+
+    @field_validator("workflows", "agents", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Settings":
+        if self.node_timeout < 3 * self.node_heartbeat:
+            msg = (
+                f"node_timeout ({self.node_timeout}) must be at least three times node_heartbeat "
+                f"({self.node_heartbeat}), or a busy node is taken for a dead one"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def database(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{self.home.resolve() / 'atalaia.db'}"
+
+
+@lru_cache
+def settings() -> Settings:
+    """Return the settings of this process; raise ``ConfigurationError`` naming every wrong one."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        lines = (
+            f"ATALAIA_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}"
+            if item["loc"]
+            else item["msg"].removeprefix("Value error, ")
+            for item in error.errors(include_url=False)
+        )
+        raise ConfigurationError("; ".join(lines)) from None

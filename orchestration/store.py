@@ -1,0 +1,288 @@
+"""Every locked read and every guarded write of a start and of a lease, named as sentences.
+
+Only this module, ``writer``, ``roster`` (nodes), ``due`` and ``views`` (reads) hold SQL.
+
+Lock order, everywhere: the saga row, then its steps in the order of their paths, then attempts,
+incidents and the journal. A grant and a heartbeat lock one step row and nothing before it, so they
+cannot take part in a cycle.
+
+Only row counts are relied on, never RETURNING, so that the statements hold on any dialect.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Engine, Table, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from models import Attempt, Definition, Saga, Step
+from models.states import AttemptState, Direction, SagaState, StepState
+from orchestration.database import READS, database_now
+from orchestration.snapshot import SagaSnapshot, StepSnapshot
+
+_sagas: Table = Saga.__table__  # type: ignore[assignment]
+_steps: Table = Step.__table__  # type: ignore[assignment]
+_attempts: Table = Attempt.__table__  # type: ignore[assignment]
+_definitions: Table = Definition.__table__  # type: ignore[assignment]
+
+STEP_FIELDS = tuple(field.name for field in fields(StepSnapshot))
+_STEP_COLUMNS = [_steps.c[name] for name in STEP_FIELDS]
+_SAGA_COLUMNS = [
+    _sagas.c[name] for name in ("id", "state", "deadline_at", "wake_at", "abort", "ended_at")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """A saga under its lock: what it is, what it runs, and the database's time."""
+
+    saga: SagaSnapshot
+    definition_id: str
+    now: datetime
+
+
+def step_snapshot(row: Any) -> StepSnapshot:
+    """Return a step row as the core sees it."""
+    values = {name: getattr(row, name) for name in STEP_FIELDS}
+    values["direction"] = Direction(values["direction"])
+    values["state"] = StepState(values["state"])
+    return StepSnapshot(**values)
+
+
+class Store:
+    """The rows. ``now`` gives the SQL expression of the present: the database's own clock."""
+
+    def __init__(
+        self, engine: Engine, now: Callable[[], ColumnElement[datetime]] = database_now
+    ) -> None:
+        self.engine = engine
+        self.now = now
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction that commits at the end."""
+        with self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction that only reads and takes no lock."""
+        with self.engine.connect() as connection:
+            connection.execution_options(**{READS: True})
+            with connection.begin():
+                yield connection
+
+    def time(self, connection: Connection) -> datetime:
+        """Return the database's time."""
+        return connection.execute(select(self.now())).scalar_one()
+
+    # --- definitions ---------------------------------------------------------------------------
+
+    def definition_document(self, connection: Connection, definition_id: str) -> dict[str, Any]:
+        """Return the document that a saga is pinned to."""
+        query = select(_definitions.c.document).where(_definitions.c.id == definition_id)
+        document: dict[str, Any] = connection.execute(query).scalar_one()
+        return document
+
+    def find_definition(
+        self, connection: Connection, workflow: str, version: int | None = None
+    ) -> Any | None:
+        """Return (id, version, document) of a version, or of the newest, or ``None``."""
+        query = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
+            _definitions.c.workflow == workflow
+        )
+        if version is not None:
+            query = query.where(_definitions.c.version == version)
+        return connection.execute(query.order_by(_definitions.c.version.desc()).limit(1)).first()
+
+    def add_definition_unless_known(
+        self, connection: Connection, definition_id: str, document: Mapping[str, Any]
+    ) -> None:
+        """Store a definition once; one with the same name and version is left as it is."""
+        workflow = document["workflow"]
+        values = {
+            "id": definition_id,
+            "workflow": workflow["name"],
+            "version": workflow["version"],
+            "document": document,
+            "created_at": self.time(connection),
+        }
+        connection.execute(_insert_unless_exists(connection, _definitions).values(values))
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def add_saga_unless_key_taken(self, connection: Connection, values: Mapping[str, Any]) -> bool:
+        """Insert the saga row; tell whether it is new."""
+        statement = _insert_unless_exists(connection, _sagas).values(values)
+        # SQLAlchemy forgets the row count of an INSERT unless asked to keep it.
+        result = connection.execute(statement, execution_options={"preserve_rowcount": True})
+        return result.rowcount == 1
+
+    def saga_of_key(self, connection: Connection, workflow: str, key: str) -> Any:
+        """Return (id, input) of the saga that was started under ``key``."""
+        query = select(_sagas.c.id, _sagas.c.input).where(
+            _sagas.c.workflow == workflow, _sagas.c.key == key
+        )
+        return connection.execute(query).one()
+
+    def add_steps(
+        self, connection: Connection, saga_id: UUID, steps: Iterable[StepSnapshot]
+    ) -> None:
+        """Insert the steps of a new saga."""
+        connection.execute(insert(_steps), [step_values(saga_id, step) for step in steps])
+
+    # --- locked reads --------------------------------------------------------------------------
+
+    def lock_saga(
+        self, connection: Connection, saga_id: UUID, *, skip_locked: bool = False
+    ) -> Locked | None:
+        """Lock a saga and its steps; ``None`` if there is none, or it is locked and skipped."""
+        query = select(*_SAGA_COLUMNS, _sagas.c.definition_id).where(_sagas.c.id == saga_id)
+        query = query.with_for_update(key_share=True, skip_locked=skip_locked)
+        row = connection.execute(query).first()
+        if row is None:
+            return None
+        query = select(*_STEP_COLUMNS, self.now().label("now")).where(_steps.c.saga_id == saga_id)
+        query = query.order_by(_steps.c.path).with_for_update(key_share=True)
+        rows = connection.execute(query).all()
+        saga = SagaSnapshot(
+            id=row.id,
+            state=SagaState(row.state),
+            deadline_at=row.deadline_at,
+            wake_at=row.wake_at,
+            abort=row.abort,
+            ended_at=row.ended_at,
+            steps={step.path: step_snapshot(step) for step in rows},
+        )
+        return Locked(saga=saga, definition_id=row.definition_id, now=rows[0].now)
+
+    # --- the lease -----------------------------------------------------------------------------
+
+    def read_for_work(self, connection: Connection, saga_id: UUID, path: str) -> Any | None:
+        """Return a step with its saga's input and definition, and the time; without a lock."""
+        query = (
+            select(
+                *_STEP_COLUMNS,
+                _steps.c.result,
+                _sagas.c.input,
+                _sagas.c.definition_id,
+                self.now().label("now"),
+            )
+            .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
+            .where(_steps.c.saga_id == saga_id, _steps.c.path == path)
+        )
+        return connection.execute(query).first()
+
+    def results_of(self, connection: Connection, saga_id: UUID) -> dict[str, Any]:
+        """Return the results of the steps that have succeeded, by path."""
+        query = select(_steps.c.path, _steps.c.result).where(
+            _steps.c.saga_id == saga_id, _steps.c.state == StepState.SUCCEEDED
+        )
+        return {row.path: row.result for row in connection.execute(query)}
+
+    def grant_lease_if_dispatched(  # noqa: PLR0913 - the fields of one lease
+        self,
+        connection: Connection,
+        saga_id: UUID,
+        step: StepSnapshot,
+        *,
+        node_id: UUID,
+        node: str,
+        pid: int,
+        now: datetime,
+        deadline_at: datetime,
+        wake_at: datetime,
+    ) -> bool:
+        """Open the next attempt with the lease, the send marker; tell whether it was given."""
+        number = step.attempt + 1
+        change = (
+            update(_steps)
+            .where(
+                _steps.c.saga_id == saga_id,
+                _steps.c.path == step.path,
+                _steps.c.state == StepState.DISPATCHED,
+                _steps.c.attempt == step.attempt,
+            )
+            .values(
+                state=StepState.LEASED,
+                attempt=number,
+                node_id=node_id,
+                pid=pid,
+                granted_at=now,
+                deadline_at=deadline_at,
+                wake_at=wake_at,
+                dispatch_count=0,
+                crash_count=0,
+                asked_count=0,
+            )
+        )
+        if connection.execute(change).rowcount != 1:
+            return False
+        values = {
+            "saga_id": saga_id,
+            "path": step.path,
+            "no": number,
+            "direction": step.direction,
+            "incarnation": step.incarnation,
+            "state": AttemptState.OPEN,
+            "node": node,
+            "pid": pid,
+            "granted_at": now,
+        }
+        connection.execute(insert(_attempts).values(values))
+        return True
+
+    def renew_if_leased(
+        self,
+        connection: Connection,
+        saga_id: UUID,
+        path: str,
+        attempt: int,
+        silence: timedelta | None,
+        details: Any,
+    ) -> bool:
+        """Record a heartbeat of the attempt that holds the lease; tell whether it still does."""
+        now = self.time(connection)
+        mine = (
+            _steps.c.saga_id == saga_id,
+            _steps.c.path == path,
+            _steps.c.attempt == attempt,
+            _steps.c.state == StepState.LEASED,
+        )
+        row = connection.execute(
+            select(_steps.c.deadline_at).where(*mine).with_for_update(key_share=True)
+        ).first()
+        if row is None:
+            return False
+        if silence is not None:
+            wake_at = min(row.deadline_at, now + silence)
+            connection.execute(update(_steps).where(*mine).values(wake_at=wake_at))
+        connection.execute(
+            update(_attempts)
+            .where(*attempt_is(saga_id, path, attempt))
+            .values(heartbeat_at=now, details=details)
+        )
+        return True
+
+
+def attempt_is(saga_id: UUID, path: str, number: int) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition that names one attempt."""
+    return (
+        _attempts.c.saga_id == saga_id,
+        _attempts.c.path == path,
+        _attempts.c.no == number,
+    )
+
+
+def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
+    """Return the columns of a step row."""
+    return {"saga_id": saga_id} | {name: getattr(step, name) for name in STEP_FIELDS}
+
+
+def _insert_unless_exists(connection: Connection, table: Table) -> Any:
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    return dialect.insert(table).on_conflict_do_nothing()

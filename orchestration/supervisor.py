@@ -1,0 +1,144 @@
+"""The supervisor: finds what is stuck and asks for its recovery. It reads rows and nothing else.
+
+It calls no remote service, imports no agent and knows no workflow: what is to be done follows from
+the rows, the stored contracts and the recovery table. Every sweep takes a bounded batch, oldest
+first, one saga and one transaction at a time, and skips what another one is working on; so any
+number of supervisors may run at once, and one that dies is continued by the next tick.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from models.states import StepState
+from orchestration import due
+from orchestration.ports import Dispatcher
+from orchestration.roster import Held, Roster
+from orchestration.scheduler import Scheduler
+from orchestration.store import Store
+from orchestration.telemetry import log_of
+
+UNSERVED_AFTER = 3
+"""Messages sent in vain before it is asked whether anybody could take the step at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepReport:
+    """What one sweep did, by the name of the duty."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there was nothing to do."""
+        return not self.counts.total()
+
+
+class Supervisor:
+    """All sweeps. ``batch`` bounds each of them; ``node_timeout`` is the silence that is death."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        dispatcher: Dispatcher,
+        *,
+        batch: int = 200,
+        node_timeout: timedelta = timedelta(seconds=6),
+    ) -> None:
+        self.scheduler = scheduler
+        self.store: Store = scheduler.store
+        self.roster = Roster(self.store)
+        self.dispatcher = dispatcher
+        self.batch = batch
+        self.node_timeout = node_timeout
+        self.duties: dict[str, Callable[[], int]] = {
+            "dead_nodes": self.sweep_dead_nodes,
+            "overdue_leases": self.sweep_overdue_leases,
+            "unresolved": self.sweep_unresolved,
+            "due_retries": self.sweep_due_retries,
+            "undelivered": self.sweep_undelivered,
+            "deadlines": self.sweep_deadlines,
+            "stranded": self.sweep_stranded,
+        }
+
+    def sweep(self) -> SweepReport:
+        """Do every duty once; log only what was done."""
+        report = SweepReport()
+        for name, duty in self.duties.items():
+            report.counts[name] += duty()
+        if not report.quiet:
+            done = {name: count for name, count in report.counts.items() if count}
+            log_of("supervisor").info("swept", **done)
+        return report
+
+    def sweep_dead_nodes(self) -> int:
+        """Take back what silent nodes hold. Safe twice: a lease is lost once."""
+        for node_id, heartbeat_at in self.roster.silent(self.node_timeout):
+            self.roster.end_if_silent(node_id, heartbeat_at)
+        held = self.roster.held_by_the_ended(self.batch)
+        return self.release(held, "its node has gone silent")
+
+    def release(self, held: list[Held], why: str) -> int:
+        """Report leases lost."""
+        return sum(self.scheduler.lost(h.saga_id, h.path, h.attempt, why) for h in held)
+
+    def sweep_overdue_leases(self) -> int:
+        """Take back leases past their deadline or their heartbeat."""
+        return self._wake(StepState.LEASED)
+
+    def sweep_unresolved(self) -> int:
+        """Ask again, or at last, about outcomes that are not known."""
+        return self._wake(StepState.UNKNOWN)
+
+    def sweep_due_retries(self) -> int:
+        """Dispatch what has waited long enough."""
+        return self._wake(StepState.RETRYING)
+
+    def _wake(self, state: StepState) -> int:
+        with self.store.reading() as connection:
+            steps = due.steps(connection, self.store.now(), state, self.batch)
+        return sum(self.scheduler.wake(step.saga_id, step.path) for step in steps)
+
+    def sweep_undelivered(self) -> int:
+        """Send again what no worker has taken, unless it still waits in a long queue."""
+        with self.store.reading() as connection:
+            steps = due.steps(connection, self.store.now(), StepState.DISPATCHED, self.batch)
+        if not steps:
+            return 0
+        queued = {queue: self._all_queued(queue) for queue in {step.queue for step in steps}}
+        agents, definitions = self.roster.knowledge()
+        return sum(
+            self.scheduler.wake(
+                step.saga_id,
+                step.path,
+                queued=queued[step.queue],
+                unserved=step.dispatch_count >= UNSERVED_AFTER
+                and not (step.agent in agents and step.definition_id in definitions),
+            )
+            for step in steps
+        )
+
+    def _all_queued(self, queue: str) -> bool:
+        """Tell whether the broker holds at least as many messages as steps wait for the queue."""
+        depth = self.dispatcher.depth(queue)
+        if not depth:
+            return False
+        with self.store.reading() as connection:
+            return depth >= due.waiting_for(connection, queue, limit=depth + 1)
+
+    def sweep_deadlines(self) -> int:
+        """Act on sagas past their deadline."""
+        with self.store.reading() as connection:
+            sagas = due.sagas(connection, self.store.now(), self.batch)
+        return sum(self.scheduler.deadline(saga_id) for saga_id in sagas)
+
+    def sweep_stranded(self) -> int:
+        """Find live sagas in which nothing is due ever again, and derive what should be.
+
+        By construction there are none; what a hand in the database left behind is found here.
+        """
+        with self.store.reading() as connection:
+            sagas: list[UUID] = due.stranded(connection, self.batch)
+        return sum(self.scheduler.nudge(saga_id) for saga_id in sagas)

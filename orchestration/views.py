@@ -1,0 +1,184 @@
+"""The read side: states, lists, timelines and counts, for people and for metrics. Never writes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Table, func, select
+
+from models import Attempt, Incident, JournalEntry, Node, Saga, Step
+from models.states import SagaState
+from orchestration.errors import NotFoundError
+
+_sagas: Table = Saga.__table__  # type: ignore[assignment]
+_steps: Table = Step.__table__  # type: ignore[assignment]
+_attempts: Table = Attempt.__table__  # type: ignore[assignment]
+_incidents: Table = Incident.__table__  # type: ignore[assignment]
+_journal: Table = JournalEntry.__table__  # type: ignore[assignment]
+_nodes: Table = Node.__table__  # type: ignore[assignment]
+
+
+def saga_end(connection: Connection, saga_id: UUID) -> tuple[SagaState, dict[str, Any] | None]:
+    """Return a saga's state and why it turned back; raise ``NotFoundError``."""
+    query = select(_sagas.c.state, _sagas.c.abort).where(_sagas.c.id == saga_id)
+    row = connection.execute(query).first()
+    if row is None:
+        msg = f"there is no saga {saga_id}"
+        raise NotFoundError(msg)
+    return SagaState(row.state), row.abort
+
+
+def saga_state(connection: Connection, saga_id: UUID) -> SagaState:
+    """Return a saga's state; raise ``NotFoundError``."""
+    return saga_end(connection, saga_id)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineEntry:
+    """One line of a saga's story: who did what, when and why."""
+
+    at: datetime
+    path: str
+    attempt: int
+    verb: str
+    actor: str
+    text: str
+    row: str | None = None
+
+
+def saga_row(connection: Connection, saga_id: UUID) -> Row[Any]:
+    """Return the saga's row; raise ``NotFoundError``."""
+    row = connection.execute(select(_sagas).where(_sagas.c.id == saga_id)).first()
+    if row is None:
+        msg = f"there is no saga {saga_id}"
+        raise NotFoundError(msg)
+    return row
+
+
+def saga_steps(connection: Connection, saga_id: UUID) -> list[Row[Any]]:
+    """Return the saga's step rows, in the order in which they became ready."""
+    query = select(_steps).where(_steps.c.saga_id == saga_id)
+    rows = list(connection.execute(query))
+    return sorted(rows, key=lambda row: (row.ready_at is None, row.ready_at, row.path))
+
+
+def list_sagas(
+    connection: Connection,
+    *,
+    state: str | None = None,
+    workflow: str | None = None,
+    limit: int = 50,
+) -> list[Row[Any]]:
+    """Return the newest sagas: (id, workflow, key, state, created_at, ended_at, abort)."""
+    columns = ("id", "workflow", "key", "state", "created_at", "ended_at", "abort")
+    query = select(*(_sagas.c[name] for name in columns))
+    if state is not None:
+        query = query.where(_sagas.c.state == state)
+    if workflow is not None:
+        query = query.where(_sagas.c.workflow == workflow)
+    return list(connection.execute(query.order_by(_sagas.c.id.desc()).limit(limit)))
+
+
+def count_sagas(connection: Connection) -> dict[str, int]:
+    """Return how many sagas there are in each state."""
+    query = select(_sagas.c.state, func.count()).group_by(_sagas.c.state)
+    return dict(connection.execute(query).tuples().all())
+
+
+def list_incidents(
+    connection: Connection, *, include_resolved: bool = False, limit: int = 100
+) -> list[Row[Any]]:
+    """Return incidents, the oldest open ones first."""
+    query = select(_incidents, _sagas.c.workflow).join_from(
+        _incidents, _sagas, _sagas.c.id == _incidents.c.saga_id
+    )
+    if not include_resolved:
+        query = query.where(_incidents.c.resolved_at.is_(None))
+    order = (_incidents.c.resolved_at.is_not(None), _incidents.c.opened_at)
+    return list(connection.execute(query.order_by(*order).limit(limit)))
+
+
+def incident(connection: Connection, incident_id: int) -> Row[Any]:
+    """Return one incident; raise ``NotFoundError``."""
+    row = connection.execute(select(_incidents).where(_incidents.c.id == incident_id)).first()
+    if row is None:
+        msg = f"there is no incident {incident_id}"
+        raise NotFoundError(msg)
+    return row
+
+
+def list_nodes(connection: Connection) -> list[Row[Any]]:
+    """Return the living nodes and the database's time as ``now`` is left to the caller."""
+    query = select(_nodes).where(_nodes.c.ended_at.is_(None)).order_by(_nodes.c.name)
+    return list(connection.execute(query))
+
+
+def count_refusals(connection: Connection) -> dict[str, int]:
+    """Return how often each kind of write was refused."""
+    query = (
+        select(_journal.c.reason, func.count())
+        .where(_journal.c.verb == "refuse")
+        .group_by(_journal.c.reason)
+    )
+    return dict(connection.execute(query).tuples().all())
+
+
+def count_rescues(connection: Connection) -> int:
+    """Return how many sagas had a lease taken back by the supervisor or a node."""
+    query = select(func.count(func.distinct(_attempts.c.saga_id))).where(
+        _attempts.c.state == "expired"
+    )
+    return connection.execute(query).scalar_one()
+
+
+def timeline(connection: Connection, saga_id: UUID) -> list[TimelineEntry]:
+    """Return a saga's whole story in the order in which it happened."""
+    entries = [*_attempt_entries(connection, saga_id), *_journal_entries(connection, saga_id)]
+    return [entry for _, entry in sorted(entries, key=lambda pair: (pair[1].at, pair[0]))]
+
+
+def _attempt_entries(
+    connection: Connection, saga_id: UUID
+) -> list[tuple[tuple[int, int], TimelineEntry]]:
+    query = select(_attempts).where(_attempts.c.saga_id == saga_id)
+    found = []
+    for row in connection.execute(query):
+        what = "compensation" if row.direction == "backward" else "action"
+        actor = f"{row.node} pid {row.pid}"
+        granted = TimelineEntry(
+            at=row.granted_at, path=row.path, attempt=row.no, verb="grant", actor=actor, text=what
+        )
+        found.append(((1, row.no), granted))
+        if row.ended_at is not None:
+            error = row.error or {}
+            text = row.state if row.state == "succeeded" else (
+                f"{row.state}: {error.get('type', '')}: {error.get('message', '')}"
+            )  # fmt: skip
+            ended = TimelineEntry(
+                at=row.ended_at, path=row.path, attempt=row.no, verb="report", actor=actor,
+                text=text,
+            )  # fmt: skip
+            found.append(((0, row.no), ended))
+    return found
+
+
+def _journal_entries(
+    connection: Connection, saga_id: UUID
+) -> list[tuple[tuple[int, int], TimelineEntry]]:
+    query = select(_journal).where(_journal.c.saga_id == saga_id).order_by(_journal.c.id)
+    return [
+        (
+            (1, row.id),
+            TimelineEntry(
+                at=row.at,
+                path=row.path,
+                attempt=row.attempt,
+                verb=row.verb,
+                actor=row.actor,
+                text=row.reason,
+                row=row.row,
+            ),
+        )
+        for row in connection.execute(query)
+    ]
