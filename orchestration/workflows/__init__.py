@@ -2,4 +2,4 @@
 
 from orchestration.workflows.trip import trip
 
-WORKFLOWS = (trip,)
+__all__ = ["trip"]

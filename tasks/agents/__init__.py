@@ -2,4 +2,4 @@
 
 from tasks.agents import cars, flights, hotels, mail, payments
 
-AGENT_MODULES = (flights, hotels, cars, payments, mail)
+__all__ = ["cars", "flights", "hotels", "mail", "payments"]

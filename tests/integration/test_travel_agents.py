@@ -1,14 +1,17 @@
 """How the travel agents speak to real partners: what they conclude from each kind of trouble."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, cast
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+import tasks.agents
+from models.states import Operation
 from orchestration import (
     Absent,
     Applied,
@@ -21,7 +24,10 @@ from orchestration import (
     RetryLater,
     Unclear,
 )
-from tasks.agent import Call
+from orchestration.registry import registry
+from orchestration.telemetry import log_for
+from orchestration.workflows.trip import TripRequest, trip
+from tasks.agent import AGENTS, Call
 from tasks.agents.partner import Partner, TravelSettings
 from tests.support.partners import PartnerProcess, free_port
 from tests.support.waiting import eventually
@@ -29,15 +35,32 @@ from tests.support.waiting import eventually
 BODY = {"saga": "s-1", "step": "hotel", "customer": "Ines", "item": "LIS"}
 
 
-@dataclass
-class FakeCall:
-    key: str = field(default_factory=lambda: uuid4().hex)
-    action_key: str = ""
-    time_left: timedelta = timedelta(seconds=20)
+TRIP = TripRequest(
+    traveller="Ines",
+    origin="OPO",
+    destination="LIS",
+    departs_on=date(2026, 5, 4),
+    nights=3,
+    amount=12_50,
+)
 
 
-def a_call(**fields: Any) -> Call[Any]:
-    return cast("Call[Any]", FakeCall(**fields))
+def a_call(
+    *, action_key: str = "", time_left: timedelta = timedelta(seconds=20), step: str = "hotel"
+) -> Call[TripRequest]:
+    key = uuid4().hex
+    return Call(
+        input=TRIP,
+        results={"payment": {"reference": "PA-000001"}},
+        saga_id="s-1",
+        step=step,
+        attempt=1,
+        key=key,
+        action_key=action_key or key,
+        log=log_for("s-1", step, 1),
+        ends_at=time.monotonic() + time_left.total_seconds(),
+        renew=lambda _details: None,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +223,48 @@ class TestCloseAndCancel:
         with pytest.raises(OutcomeUnknown, match="key_closed"):
             hotels.order(call, BODY)
         assert not [one for one in remote.books()["effects"] if one["key"] == call.key]
+
+
+EXAMPLES = [
+    ("flights", "flights.book", "flight", {"reference": "FL-000001", "item": "OPO-LIS"}),
+    ("hotels", "hotels.book", "hotel", {"reference": "HO-000001", "item": "LIS"}),
+    ("cars", "cars.book", "car", {"reference": "CA-000001", "item": "LIS"}),
+    (
+        "payments",
+        "payments.charge",
+        "payment",
+        {"reference": "PA-000001", "amount": 12_50, "currency": "EUR"},
+    ),
+    ("mail", "mail.receipt", "receipt", {"reference": "MA-000001"}),
+]
+
+
+def test_the_trip_is_safe_with_these_agents() -> None:
+    assert set(tasks.agents.__all__) == {service for service, *_ in EXAMPLES}
+    assert set(registry.bind(trip).contracts) == {name for _, name, *_ in EXAMPLES}
+
+
+@pytest.mark.parametrize(("service", "name", "step", "result"), EXAMPLES)
+def test_each_agent_does_finds_closes_and_undoes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    service: str,
+    name: str,
+    step: str,
+    result: dict[str, Any],
+) -> None:
+    agent, call = AGENTS[name], a_call(step=step)
+    with PartnerProcess(service, tmp_path) as remote:
+        monkeypatch.setenv(f"ATALAIA_TRAVEL_{service.upper()}_URL", remote.url)
+        assert agent.invoke(Operation.PROBE, call) == Absent()
+        made = agent.invoke(Operation.ACTION, call)
+        assert agent.result_to_json(made) == result
+        assert agent.invoke(Operation.PROBE, call) == Applied(made)
+        assert agent.invoke(Operation.CLOSE, call) == Applied(made)
+        assert agent.invoke(Operation.CLOSE, a_call(step=step)) == Closed()
+        if agent.contract.compensation:
+            agent.invoke(Operation.COMPENSATION, a_call(action_key=call.key, step=step), None)
+            assert agent.invoke(Operation.PROBE, call) == Closed()
+        (effect,) = remote.books()["effects"]
+    assert (effect["saga"], effect["step"]) == ("s-1", step)
+    assert (effect["cancelled_at"] is not None) == agent.contract.compensation
