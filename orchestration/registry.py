@@ -3,6 +3,7 @@
 import difflib
 import json
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from orchestration.contract import AgentContract
@@ -63,21 +64,21 @@ registry = Registry()
 """The registry of this process."""
 
 
-def load_workflows(modules: tuple[str, ...]) -> None:
-    """Import the modules that define workflows and register every ``Workflow`` in them.
+def load_module(name: str, setting: str) -> ModuleType:
+    """Import a module that a setting names; raise ``ConfigurationError`` if there is none."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        msg = f"{setting}: module {name!r} cannot be imported ({error})"
+        raise ConfigurationError(msg) from None
 
-    A module may hold workflows, or a list ``WORKFLOWS`` of names of further modules.
-    """
+
+def load_workflows(modules: tuple[str, ...]) -> None:
+    """Import the modules that define workflows and register every ``Workflow`` in them."""
     for name in modules:
-        try:
-            module = import_module(name)
-        except ModuleNotFoundError as error:
-            msg = f"workflows: module {name!r} cannot be imported ({error})"
-            raise ConfigurationError(msg) from None
-        for value in vars(module).values():
+        for value in vars(load_module(name, "ATALAIA_WORKFLOWS")).values():
             if isinstance(value, Workflow):
                 registry.add_workflow(value)
-        load_workflows(tuple(getattr(module, "WORKFLOWS", ())))
 
 
 def difference(stored: dict[str, Any], given: dict[str, Any]) -> str:

@@ -65,12 +65,19 @@ class Roster:
         return identity, ids
 
     def beat(self, node_id: UUID) -> bool:
-        """Say that the node is alive; tell whether it still counts as such."""
+        """Say that the node is alive; tell whether it counted as such until now.
+
+        A node that was taken for dead comes back under the same id. What it held was taken from it
+        attempt by attempt, so whatever its processes still report is refused.
+        """
         with self.store.transaction() as connection:
             now = self.store.time(connection)
-            mine = _nodes.c.id == node_id, _nodes.c.ended_at.is_(None)
-            change = update(_nodes).where(*mine).values(heartbeat_at=now)
-            return connection.execute(change).rowcount == 1
+            mine = _nodes.c.id == node_id
+            query = select(_nodes.c.ended_at).where(mine)
+            counted = connection.execute(query).scalar_one_or_none() is None
+            change = update(_nodes).where(mine).values(heartbeat_at=now, ended_at=None)
+            connection.execute(change)
+            return counted
 
     def end(self, node_id: UUID) -> None:
         """Sign off."""

@@ -1,1 +1,1 @@
-"""What is executed: agents as Celery tasks, and the processes that run them."""
+"""What is executed: the only package that imports Celery."""

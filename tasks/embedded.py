@@ -121,6 +121,12 @@ class EmbeddedBroker:
             return server.url
         raise BrokerStartError(f"no embedded broker was ever started in {self._directory}")
 
+    @staticmethod
+    def recorded_url(directory: Path) -> str | None:
+        """Return the URL of the server last started for ``directory``; touches nothing."""
+        server = _read(directory / "broker.json")
+        return server.url if server else None
+
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with (self._directory / "broker.lock").open("w") as file:
@@ -128,10 +134,7 @@ class EmbeddedBroker:
             yield
 
     def _recorded(self) -> _Server | None:
-        try:
-            return _Server(**json.loads(self._state.read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
+        return _read(self._state)
 
     def _launch(self, port: int, password: str) -> _Server:
         configuration = self._directory / "broker.conf"
@@ -196,6 +199,13 @@ class EmbeddedBroker:
 
     def _log_tail(self) -> str:
         return self._log.read_text()[-1500:] if self._log.exists() else "(it has written no log)"
+
+
+def _read(state: Path) -> _Server | None:
+    try:
+        return _Server(**json.loads(state.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _proven(server: _Server) -> psutil.Process | None:

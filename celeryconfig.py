@@ -1,0 +1,94 @@
+"""Celery's settings: as little state and as few surprises in the broker as it can have.
+
+Correctness never rests on them: the rows decide, and every delivery is fenced. They keep latency
+low and keep Celery from doing by itself what the supervisor does better.
+"""
+
+from orchestration.settings import settings
+from tasks.embedded import EmbeddedBroker
+
+_settings = settings()
+_interval = _settings.sweep_interval.total_seconds()
+
+# Without any broker the rows are still written, and whoever has one later sends what they ask for.
+broker_url = (
+    _settings.broker_url or EmbeddedBroker.recorded_url(_settings.home / "broker") or "memory://"
+)
+_amqp = broker_url.startswith("amqp")
+
+# JSON only, ids only.
+accept_content = ["json"]
+task_serializer = "json"
+event_serializer = "json"
+enable_utc = True
+timezone = "UTC"
+
+# Results are rows. A backend would add a second truth, and a second thing that can be down.
+result_backend = None
+task_ignore_result = True
+
+# Acknowledged late and fetched one by one: no short step waits behind a long one.
+task_acks_late = True
+worker_prefetch_multiplier = 1
+# Attempts are counted and repeated in SQL; Celery must repeat nothing by itself.
+task_reject_on_worker_lost = False
+task_acks_on_failure_or_timeout = True
+# A blip of the broker's connection is harmless; killing a running call makes its outcome unknown.
+worker_cancel_long_running_tasks_on_connection_loss = False
+worker_lost_wait = 3.0
+
+# The broker may be away for as long as it likes; a publish may not take long.
+broker_connection_retry = True
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None
+broker_channel_error_retry = True
+broker_pool_acquire_timeout = 5
+task_publish_retry = True
+task_publish_retry_policy = {
+    "max_retries": 2,
+    "interval_start": 0,
+    "interval_step": 0.2,
+    "interval_max": 0.5,
+}
+broker_transport_options = (
+    {"confirm_publish": True}
+    if _amqp
+    else {
+        # Far above the longest step: recovery is the supervisor's; a redelivery only costs time.
+        "visibility_timeout": 7200,
+        # Without these a frozen broker hangs its callers for ever.
+        "socket_timeout": 10,
+        "socket_connect_timeout": 3,
+        "socket_keepalive": True,
+        "health_check_interval": 15,
+    }
+)
+
+# A queue that nobody declared is a typo.
+task_create_missing_queues = False
+task_default_queue = "atalaia"
+task_default_exchange_type = "topic" if _amqp else "direct"
+task_default_queue_type = "quorum" if _amqp else "classic"
+
+# No revokes, no rate limits, no estimated times of arrival: those are kept in SQL.
+worker_disable_rate_limits = True
+worker_max_tasks_per_child = 1000
+worker_soft_shutdown_timeout = 5.0
+worker_enable_soft_shutdown_on_idle = True
+worker_hijack_root_logger = True
+
+# For Flower, which is a view and never the truth.
+worker_send_task_events = True
+task_send_sent_event = True
+task_track_started = False
+
+# Beat only rings. A tick that nobody took in time is not worth taking later.
+beat_schedule = {
+    "supervise": {
+        "task": "atalaia.sweep",
+        "schedule": _interval,
+        "options": {"queue": "supervisor", "expires": _interval},
+    }
+}
+beat_schedule_filename = str(_settings.home / "beat-schedule")
+beat_max_loop_interval = max(_interval, 1.0)

@@ -1,0 +1,107 @@
+"""The composition root: the Celery application, its tasks and queues (``celery -A tasks.app``).
+
+Every agent operation is a Celery task under its own name and on its own queue, so that Flower shows
+which service is called for which saga and step.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, Task
+from kombu import Queue
+
+from models.states import Operation
+from orchestration.contract import RECOVERY_QUEUE_SUFFIX
+from orchestration.errors import AtalaiaError
+from orchestration.registry import load_module, load_workflows, registry
+from orchestration.roster import NodeIdentity
+from orchestration.settings import settings
+from tasks.agent import AGENTS, Agent
+from tasks.runtime import Runtime
+
+START_QUEUE = "atalaia"
+SUPERVISOR_QUEUE = "supervisor"
+
+app = Celery("atalaia")
+app.config_from_object("celeryconfig")
+
+_runtimes: dict[int, Runtime] = {}
+_node: list[NodeIdentity] = []
+
+
+def runtime() -> Runtime:
+    """Return this process's parts; a forked child gets its own."""
+    pid = os.getpid()
+    if pid not in _runtimes:
+        _runtimes.clear()
+        _runtimes[pid] = Runtime(app, settings(), _node[0] if _node else None)
+    return _runtimes[pid]
+
+
+def join_as(node: NodeIdentity) -> None:
+    """Say which node this process, and whatever it forks, belongs to."""
+    _node[:] = [node]
+    _runtimes.clear()
+
+
+def agent_queues() -> list[str]:
+    """Return the queues of the agents, with those on which they are recovered."""
+    queues = sorted({contract.queue for contract in registry.contracts.values()})
+    return [name for queue in queues for name in (queue, queue + RECOVERY_QUEUE_SUFFIX)]
+
+
+def _register(agent: Agent) -> None:
+    for operation in agent.functions:
+        name, _ = agent.contract.route(operation)
+        app.task(name=name, ignore_result=True)(_body(agent, operation))
+
+
+def _body(agent: Agent, operation: Operation) -> Callable[[str, str, int], str]:
+    asks = operation in {Operation.PROBE, Operation.CLOSE}
+
+    def perform(saga_id: str, path: str, number: int) -> str:
+        envelope = runtime().envelope
+        run = envelope.inquire if asks else envelope.attempt
+        return run(agent, operation, saga_id, path, number)
+
+    return perform
+
+
+def load() -> None:
+    """Import the agents and the workflows that the settings name, and register their tasks."""
+    for name in settings().agents:
+        load_module(name, "ATALAIA_AGENTS")
+    load_workflows(settings().workflows)
+    for agent in AGENTS.values():
+        _register(agent)
+    names = [START_QUEUE, SUPERVISOR_QUEUE, *agent_queues()]
+    app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
+
+
+@app.task(name="atalaia.start", bind=True, ignore_result=True, throws=(AtalaiaError,))
+def start(
+    task: Task[Any, Any],
+    workflow: str,
+    input: Any = None,  # noqa: A002 - the field's own word
+    key: str | None = None,
+) -> str:
+    """Start a saga for an app that shares only the broker; the default key is the message's id."""
+    handle = runtime().scheduler.start(workflow, input, key=key or task.request.id)
+    return str(handle.saga_id)
+
+
+@app.task(name="atalaia.sweep", ignore_result=True)
+def sweep() -> dict[str, int]:
+    """Supervise once; what beat fires."""
+    parts = runtime()
+    report = parts.supervisor.sweep()
+    if parts.node is not None:
+        parts.roster.swept(parts.node.id)
+    return {name: count for name, count in report.counts.items() if count}
+
+
+load()
+
+# The node's duties hang on Celery's signals, which need only be connected.
+import tasks.node  # noqa: E402, F401

@@ -1,0 +1,55 @@
+"""The broker behind the ``Dispatcher`` port. What it loses, the supervisor sends again."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from celery import Celery
+
+from orchestration.events import Dispatch
+from orchestration.telemetry import log_of
+
+
+class CeleryDispatcher:
+    """Sends ids, and only ids, to the queue of an agent."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        url = app.conf.broker_url or ""
+        # RabbitMQ drops what it cannot route unless it is told not to; Redis has no such option.
+        self.options: dict[str, Any] = (
+            {"mandatory": True, "confirm_timeout": 5} if url.startswith("amqp") else {}
+        )
+
+    def publish(self, dispatches: Sequence[Dispatch]) -> None:
+        """Send each message; log what fails."""
+        for dispatch in dispatches:
+            try:
+                self._send(dispatch)
+            except Exception as error:  # noqa: BLE001 - the row is there and is sent again, whatever this was
+                log_of("dispatch").warning(
+                    "not sent", saga=str(dispatch.saga_id), step=dispatch.path, error=repr(error)
+                )
+
+    def _send(self, dispatch: Dispatch) -> None:
+        limit = dispatch.time_limit
+        self.app.send_task(
+            dispatch.name,
+            args=[str(dispatch.saga_id), dispatch.path, dispatch.number],
+            argsrepr=f"saga={dispatch.saga_id} step={dispatch.path} number={dispatch.number}",
+            kwargsrepr="",
+            queue=dispatch.queue,
+            time_limit=math.ceil(limit.total_seconds()) if limit else None,
+            ignore_result=True,
+            **self.options,
+        )
+
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in ``queue``; ``None`` if the broker does not say."""
+        try:
+            with self.app.connection_for_read() as connection:
+                channel: Any = connection.default_channel
+                return int(channel.queue_declare(queue, passive=True).message_count)
+        except Exception as error:  # noqa: BLE001 - not knowing only means to send once more
+            log_of("dispatch").info("depth not known", queue=queue, error=repr(error))
+            return None

@@ -1,0 +1,189 @@
+"""The envelope around every agent call, in straight lines: take the lease, run, report, or drop.
+
+Whatever the agent does, exactly one of three things follows: its outcome is reported, its attempt
+was taken away in the meantime and it is silent, or the process dies and others notice.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from models.states import Operation
+from orchestration.definition import explain
+from orchestration.errors import LeaseLostError
+from orchestration.events import Done, Failed, FailureKind, Outcome
+from orchestration.lease import Leases, Work
+from orchestration.roster import NodeIdentity
+from orchestration.signals import (
+    Absent,
+    Answer,
+    Applied,
+    Closed,
+    Conflict,
+    OutcomeUnknown,
+    Pending,
+    PermanentFailure,
+    Rejected,
+    RetryLater,
+    Unclear,
+)
+from orchestration.telemetry import Log, log_for
+from tasks.agent import Agent, Call
+
+ANSWERS = (Applied, Absent, Pending, Rejected, Conflict, Unclear, Closed)
+LONGEST_ERROR = 2000
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+
+
+class Envelope:
+    """Runs agents for one node."""
+
+    def __init__(self, leases: Leases, node: NodeIdentity, known: set[str]) -> None:
+        self.leases = leases
+        self.node = node
+        self.known = known
+
+    def attempt(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
+        """Run an action or a compensation under a lease; return a word for the worker's log."""
+        log = log_for(saga, path, number)
+        work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
+        if work is None:
+            log.info("refused", operation=str(operation))
+            return "refused"
+        call = self._call(agent, work, work.key, log)
+        if isinstance(call, Failed):
+            outcome: Outcome | None = call
+        else:
+            outcome = _outcome(agent, operation, work, call)
+        if outcome is None:
+            log.warning("dropped", reason="the lease was taken away")
+            return "dropped"
+        self._report(work, outcome, log)
+        word = "succeeded" if isinstance(outcome, Done) else f"failed: {outcome.kind}"
+        log.info(word, operation=str(operation))
+        return word
+
+    def inquire(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
+        """Run a probe or a close and hand in the answer."""
+        saga_id = UUID(saga)
+        work = self.leases.inquiry(saga_id, path, number, operation)
+        if work is None:
+            log_for(saga, path, 0).info("refused", operation=str(operation))
+            return "refused"
+        log = log_for(saga, path, work.attempt)
+        answer = self._ask(agent, operation, work, log)
+        word = type(answer).__name__.lower()
+        deadline = time.monotonic() + work.time_left.total_seconds()
+        persist(partial(self.leases.answer, saga_id, path, number, answer), deadline, log)
+        log.info(word, operation=str(operation))
+        return word
+
+    def _ask(self, agent: Agent, operation: Operation, work: Work, log: Log) -> Answer:
+        call = self._call(agent, work, work.action_key, log)
+        if isinstance(call, Failed):
+            return Unclear(call.message)
+        try:
+            answer = agent.invoke(operation, call)
+            if isinstance(answer, Applied):
+                return Applied(agent.result_to_json(answer.result))
+        except ValidationError as error:
+            return Unclear(f"applied, but its result does not fit: {explain(error)}")
+        except Exception as error:  # noqa: BLE001 - an agent may raise anything, and says nothing then
+            return Unclear(f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+        if not isinstance(answer, ANSWERS):
+            return Unclear(f"{operation} returned {type(answer).__name__}, which is not an answer")
+        return answer
+
+    def _call(self, agent: Agent, work: Work, key: str, log: Log) -> Call[Any] | Failed:
+        try:
+            value = agent.input_type.validate_python(work.input)
+        except ValidationError as error:
+            message = f"the saga's input does not fit agent {agent.name!r}: {explain(error)}"
+            return Failed(kind=FailureKind.PERMANENT, type="InputError", message=message)
+        return Call(
+            input=value,
+            results=work.results,
+            saga_id=str(work.saga_id),
+            step=work.plan.name,
+            attempt=work.attempt,
+            key=key,
+            action_key=work.action_key,
+            log=log,
+            ends_at=time.monotonic() + work.time_left.total_seconds(),
+            renew=partial(self.leases.renew, work),
+        )
+
+    def _report(self, work: Work, outcome: Outcome, log: Log) -> None:
+        """Report for as long as the lease may last; what is not written is found by a probe."""
+        deadline = time.monotonic() + work.time_left.total_seconds()
+        try:
+            persist(partial(self.leases.report, work, outcome), deadline, log)
+        except DBAPIError as error:
+            if isinstance(outcome, Failed):
+                raise
+            message = f"the database refuses the result: {error.orig}"[:LONGEST_ERROR]
+            kind = FailureKind.INVALID_RESULT
+            refused = Failed(kind=kind, type="InvalidResult", message=message)
+            persist(partial(self.leases.report, work, refused), deadline, log)
+
+
+def persist(write: Callable[[], None], deadline: float, log: Log) -> None:
+    """Repeat a write while the database is out of reach, until ``deadline`` (monotonic seconds)."""
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            write()
+        except (OperationalError, InterfaceError) as error:
+            if time.monotonic() + pause > deadline:
+                raise
+            log.warning("database out of reach", error=str(error.orig), again_in_seconds=pause)
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _outcome(agent: Agent, operation: Operation, work: Work, call: Call[Any]) -> Outcome | None:
+    """Call the agent and return what it says, or ``None`` if it noticed that it must be silent."""
+    backward = operation is Operation.COMPENSATION
+    arguments = [_own_result(agent, work)] if backward else []
+    try:
+        result = agent.invoke(operation, call, *arguments)
+    except LeaseLostError:
+        return None
+    except RetryLater as signal:
+        return _failed(FailureKind.LATER, signal, delay=signal.delay)
+    except PermanentFailure as signal:
+        return _failed(FailureKind.PERMANENT, signal)
+    except OutcomeUnknown as signal:
+        return _failed(FailureKind.UNKNOWN, signal)
+    except Exception as error:  # noqa: BLE001 - an agent may raise anything; the policy classifies it
+        call.log.warning("agent raised", error=repr(error))
+        return _failed(FailureKind.ERROR, error)
+    if backward:
+        return Done()
+    try:
+        return Done(result=agent.result_to_json(result))
+    except ValidationError as error:
+        return Failed(kind=FailureKind.INVALID_RESULT, type="InvalidResult", message=explain(error))
+
+
+def _own_result(agent: Agent, work: Work) -> Any:
+    """Return the action's result as its type, or ``None`` where it is not known or does not fit."""
+    if work.own_result is None:
+        return None
+    try:
+        return agent.result_type.validate_python(work.own_result)
+    except ValidationError:
+        return None
+
+
+def _failed(kind: FailureKind, error: Exception, **more: Any) -> Failed:
+    message = str(error)[:LONGEST_ERROR] or repr(error)[:LONGEST_ERROR]
+    return Failed(kind=kind, type=type(error).__name__, message=message, **more)

@@ -1,0 +1,145 @@
+"""The node: a worker's heartbeat, the watch over its pool children, and the sweep of last resort.
+
+One thread in the worker's parent process. It writes one row each interval, whatever the number of
+steps; it sees within a tenth of a second when a child is gone, long before Celery does, and reports
+the leases that the child held; and it sweeps when nobody else has for three intervals.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import psutil
+from billiard.exceptions import WorkerLostError
+from celery.signals import celeryd_after_setup, task_failure, worker_ready, worker_shutdown
+from sqlalchemy.exc import SQLAlchemyError
+
+from orchestration.registry import registry
+from orchestration.roster import NodeIdentity
+from orchestration.telemetry import log_of
+from tasks.app import join_as, runtime
+
+LOOK_SECONDS = 0.1
+SWEEPS_MISSED = 3
+
+
+class Keeper(threading.Thread):
+    """The thread. ``children`` returns the pids of the pool's processes."""
+
+    def __init__(self, node: NodeIdentity, children: Callable[[], set[int]]) -> None:
+        super().__init__(name="atalaia-node", daemon=True)
+        self.node = node
+        self.children = children
+        self.ended = threading.Event()
+        self.alive: set[int] = set()
+        parts = runtime()
+        self.scheduler = parts.scheduler
+        self.roster = parts.roster
+        self.supervisor = parts.supervisor
+        self.heartbeat = parts.settings.node_heartbeat.total_seconds()
+        self.patience = parts.settings.sweep_interval * SWEEPS_MISSED
+
+    def run(self) -> None:
+        """Look at the children ten times a second, and beat every interval."""
+        due = time.monotonic()
+        while not self.ended.wait(LOOK_SECONDS):
+            self._guarded(self.look)
+            if time.monotonic() >= due:
+                due = time.monotonic() + self.heartbeat
+                self._guarded(self.beat)
+
+    def _guarded(self, duty: Callable[[], None]) -> None:
+        """Do a duty; a database that is away for a while must not end the watch."""
+        try:
+            duty()
+        except (SQLAlchemyError, OSError) as error:
+            log_of("node").warning("cannot do its duty", duty=duty.__name__, error=str(error))
+
+    def look(self) -> None:
+        """Report the leases of children that are gone."""
+        alive = {pid for pid in self.children() if _runs(pid)}
+        gone = self.alive - alive
+        for pid in gone:
+            held = self.roster.held_by(self.node.id, pid)
+            if held:
+                log_of("node").warning("a worker process is gone", pid=pid, leases=len(held))
+                self.supervisor.release(held, f"its worker process {pid} is gone")
+        self.alive = alive
+
+    def beat(self) -> None:
+        """Say that the node lives; sweep if nobody else does."""
+        if not self.roster.beat(self.node.id):
+            log_of("node").warning("was taken for dead and is back", node=self.node.name)
+        since = self.roster.since_last_sweep()
+        if since is None or since > self.patience:
+            log_of("node").info("sweeps, since nobody else does", last=str(since))
+            self.supervisor.sweep()
+            self.roster.swept(self.node.id)
+
+
+def _runs(pid: int) -> bool:
+    """Tell whether a process runs; one that is dead but not yet reaped does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+_keepers: list[Keeper] = []
+
+
+@celeryd_after_setup.connect
+def _join(sender: str, **_: Any) -> None:
+    """Before the pool is forked: store the definitions, enter the roster, free what we held."""
+    parts = runtime()
+    definitions = parts.scheduler.register_definitions()
+    name = parts.settings.node_name or sender
+    node, earlier = parts.roster.register(name, os.getpid(), list(registry.contracts), definitions)
+    join_as(node)
+    for node_id in earlier:
+        held = parts.roster.held_by(node_id)
+        parts.supervisor.release(held, "its worker was restarted")
+    parts.store.engine.dispose()
+
+
+@worker_ready.connect
+def _keep(sender: Any, **_: Any) -> None:
+    """After the pool is up: begin to watch it."""
+    node = runtime().node
+    if node is None:
+        return
+    keeper = Keeper(node, _pool_children(sender.controller))
+    _keepers[:] = [keeper]
+    keeper.start()
+
+
+def _pool_children(worker: Any) -> Callable[[], set[int]]:
+    """Return how to list the pool's processes; other pools than prefork have none."""
+
+    def children() -> set[int]:
+        pool = getattr(getattr(worker, "pool", None), "_pool", None)
+        processes = getattr(pool, "_pool", None) or ()
+        return {process.pid for process in processes if hasattr(process, "pid")}
+
+    return children
+
+
+@worker_shutdown.connect
+def _leave(**_: Any) -> None:
+    """Sign off; what is still held is taken back by the next sweep."""
+    for keeper in _keepers:
+        keeper.ended.set()
+        keeper.join(timeout=5)
+        keeper.roster.end(keeper.node.id)
+    _keepers.clear()
+
+
+@task_failure.connect
+def _count_crash(exception: BaseException | None = None, args: Any = (), **_: Any) -> None:
+    """Count a child that died with a message before it took the lease."""
+    if isinstance(exception, WorkerLostError) and len(args or ()) == 3:  # noqa: PLR2004 - ids
+        saga_id, path, number = args
+        runtime().scheduler.crashed(UUID(saga_id), path, number)
