@@ -1,0 +1,28 @@
+"""A rig for every test that kills, stops or pauses real processes."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.partners import PartnerProcess
+from tests.support.workers import Rig, partners
+
+
+@pytest.fixture(scope="session")
+def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, PartnerProcess]]:
+    """The partners of a trip; every test uses sagas of its own."""
+    with partners(tmp_path_factory.mktemp("partners")) as running:
+        yield running
+
+
+@pytest.fixture
+def rig(
+    database_url: str, valkey_url: str, tmp_path: Path, travel: Mapping[str, PartnerProcess]
+) -> Iterator[Rig]:
+    """Processes around a fresh database and the embedded broker; all are gone afterwards."""
+    for partner in travel.values():
+        partner.switch()
+    rig = Rig(database_url, valkey_url, tmp_path, travel)
+    yield rig
+    rig.stop()
