@@ -24,11 +24,12 @@ class SagaResult:
 
 
 class Handle:
-    """One saga, seen from outside."""
+    """One saga, seen from outside. ``created`` is false when its key had started it before."""
 
-    def __init__(self, store: Store, saga_id: UUID) -> None:
+    def __init__(self, store: Store, saga_id: UUID, *, created: bool = True) -> None:
         self.store = store
         self.saga_id = saga_id
+        self.created = created
 
     def state(self) -> SagaState:
         """Return the saga's present state; ``NotFoundError`` if its start was rolled back."""

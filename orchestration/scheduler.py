@@ -157,17 +157,17 @@ class Scheduler:
         ``DefinitionChangedError``; nothing is written then.
         """
         if session is not None:
-            saga_id, dispatches = self._start(session.connection(), workflow, input, key)
+            handle, dispatches = self._start(session.connection(), workflow, input, key)
             publish_after_commit(session, self.dispatcher, dispatches)
-            return Handle(self.store, saga_id)
+            return handle
         with self.store.transaction() as connection:
-            saga_id, dispatches = self._start(connection, workflow, input, key)
+            handle, dispatches = self._start(connection, workflow, input, key)
         self.dispatcher.publish(dispatches)
-        return Handle(self.store, saga_id)
+        return handle
 
     def _start(
         self, connection: Connection, workflow: Workflow | str, raw: Any, key: str | None
-    ) -> tuple[UUID, list[Dispatch]]:
+    ) -> tuple[Handle, list[Dispatch]]:
         plan, definition_id, definition = self._definition_for_start(connection, workflow)
         value = plan.parse_input(raw)
         now = self.store.time(connection)
@@ -184,13 +184,14 @@ class Scheduler:
             "wake_at": saga.wake_at,
         }
         if not self.store.add_saga_unless_key_taken(connection, row):
-            return self._existing(connection, plan.name, key or "", value), []
+            there = self._existing(connection, plan.name, key or "", value)
+            return Handle(self.store, there, created=False), []
         decisions = decide(definition, saga, Started(), now)
         after = {move.after.path: move.after for move in decisions if isinstance(move, MoveStep)}
         self.store.add_steps(connection, saga.id, (saga.steps | after).values())
         rest = [d for d in decisions if not isinstance(d, MoveStep)]
         apply(connection, saga.id, rest, actor=self.actor, now=now)
-        return saga.id, self._dispatches(definition, saga.id, rest)
+        return Handle(self.store, saga.id), self._dispatches(definition, saga.id, rest)
 
     def _existing(self, connection: Connection, workflow: str, key: str, value: Any) -> UUID:
         row = self.store.saga_of_key(connection, workflow, key)

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Table, func, select
+from sqlalchemy import Connection, Row, String, Table, cast, func, select
 
 from models import Attempt, Incident, JournalEntry, Node, Saga, Step
 from models.states import SagaState
@@ -56,6 +56,21 @@ def saga_row(connection: Connection, saga_id: UUID) -> Row[Any]:
     return row
 
 
+def find_sagas(connection: Connection, part: str, limit: int = 2) -> list[UUID]:
+    """Return sagas whose id, in hex without hyphens, begins or ends with ``part``."""
+    first, last = UUID(part.ljust(32, "0")), UUID(part.ljust(32, "f"))
+    digits = func.replace(cast(_sagas.c.id, String), "-", "")
+    fits = _sagas.c.id.between(first, last) | digits.endswith(part, autoescape=True)
+    return list(connection.execute(select(_sagas.c.id).where(fits).limit(limit)).scalars())
+
+
+def saga_attempts(connection: Connection, saga_id: UUID) -> list[Row[Any]]:
+    """Return the saga's attempts, in the order in which their leases were granted."""
+    query = select(_attempts).where(_attempts.c.saga_id == saga_id)
+    order = (_attempts.c.granted_at, _attempts.c.path, _attempts.c.no)
+    return list(connection.execute(query.order_by(*order)))
+
+
 def saga_steps(connection: Connection, saga_id: UUID) -> list[Row[Any]]:
     """Return the saga's step rows, in the order in which they became ready."""
     query = select(_steps).where(_steps.c.saga_id == saga_id)
@@ -87,14 +102,20 @@ def count_sagas(connection: Connection) -> dict[str, int]:
 
 
 def list_incidents(
-    connection: Connection, *, include_resolved: bool = False, limit: int = 100
+    connection: Connection,
+    *,
+    include_resolved: bool = False,
+    saga_id: UUID | None = None,
+    limit: int = 100,
 ) -> list[Row[Any]]:
-    """Return incidents, the oldest open ones first."""
+    """Return incidents, of one saga or of all, the oldest open ones first."""
     query = select(_incidents, _sagas.c.workflow).join_from(
         _incidents, _sagas, _sagas.c.id == _incidents.c.saga_id
     )
     if not include_resolved:
         query = query.where(_incidents.c.resolved_at.is_(None))
+    if saga_id is not None:
+        query = query.where(_incidents.c.saga_id == saga_id)
     order = (_incidents.c.resolved_at.is_not(None), _incidents.c.opened_at)
     return list(connection.execute(query.order_by(*order).limit(limit)))
 
