@@ -80,6 +80,11 @@ class Case:
         return self.position is Position.AFTER
 
     @property
+    def out_of_reach(self) -> bool:
+        """Whether it has been asked too often for a clear answer to be expected soon."""
+        return self.asked >= UNCLEAR_LIMIT
+
+    @property
     def may_resend(self) -> bool:
         """Whether the same request under the same key cannot make a second effect."""
         return self.contract.idempotent and self.contract.key_alive(self.age)
@@ -189,7 +194,7 @@ def _rejected(case: Case, reason: str) -> Verdict:
 def _pending(case: Case) -> Verdict:
     if not (case.late or case.aborting):
         return Verdict(row="8", action=Action.ASK, why="the remote accepted it and works on it")
-    if case.contract.close and not case.forward_only:
+    if case.contract.close and not (case.forward_only or case.contract.manual):
         why = "still pending and the time is over: the remote settles the race by closing the key"
         return Verdict(row="9", action=Action.ASK, operation=Operation.CLOSE, why=why)
     if case.age < case.contract.pending_limit:
@@ -202,7 +207,7 @@ def _pending(case: Case) -> Verdict:
 def _closed(case: Case) -> Verdict:
     if case.forward_only:
         why = "the old key is closed: tried again under a new one"
-        return Verdict(row="22", action=Action.RETRY, why=why, new_key=True, slow=case.giving_up)
+        return _repeated(case, why, row="22", new_key=True)
     if case.giving_up:
         why = "the key is closed: it has no effect and never will"
         return Verdict(row="14", action=Action.GIVE_UP, why=why)
@@ -211,21 +216,27 @@ def _closed(case: Case) -> Verdict:
 
 
 def _unclear(case: Case, reason: str) -> Verdict:
-    settles_now = case.giving_up and not case.forward_only
-    if settles_now and (case.contract.close or case.barrier):
+    contract = case.contract
+    settles_now = case.giving_up and not (case.forward_only or contract.manual)
+    if settles_now and (contract.close or case.barrier):
         return _exit(case)
-    if case.asked < UNCLEAR_LIMIT or not (case.may_resend or settles_now):
-        alert = "unresolved" if case.asked >= UNCLEAR_LIMIT else None
+    if not case.out_of_reach:
         why = f"no clear answer ({reason}): without evidence no decision"
-        return Verdict(row="11", action=Action.ASK, why=why, alert=alert)
-    if case.may_resend and not settles_now:
+        return Verdict(row="11", action=Action.ASK, why=why)
+    if contract.manual:
+        return _park(case, "the agent is declared manual")
+    if settles_now:
+        return _exit(case)
+    if case.may_resend:
         why = f"no clear answer ({reason}); the same key cannot make a second effect"
-        return Verdict(row="11", action=Action.RETRY, why=why, slow=case.giving_up)
-    return _exit(case)
+        return _repeated(case, why, row="22" if case.giving_up else "11")
+    return _close_first(case) if contract.close else _unresolved(case)
 
 
 def _absent_or_unasked(case: Case) -> Verdict:
-    closes_at_once = case.giving_up and case.contract.close and not case.forward_only
+    closes_at_once = (
+        case.giving_up and case.contract.close and not (case.forward_only or case.contract.manual)
+    )
     if case.answer is None and case.contract.probe and not closes_at_once:
         why = "asks the remote before anything else"
         return Verdict(row="0", action=Action.ASK, why=why, wait=timedelta(0))
@@ -246,8 +257,7 @@ def _absent_or_unasked(case: Case) -> Verdict:
 def _key_dead(case: Case) -> Verdict:
     """Row 13: the remote may have forgotten the key, so it is never sent again."""
     if case.contract.close:
-        why = "the key may be forgotten: never sent again, but closed"
-        return Verdict(row="13", action=Action.ASK, operation=Operation.CLOSE, why=why)
+        return _close(case, "the key may be forgotten: never sent again, but closed", row="13")
     if case.forward_only or not (case.barrier or case.to_horizon is not None):
         return _park(case, "the remote may have forgotten the key", row="13")
     return _exit(case)
@@ -257,22 +267,37 @@ def _forward_only(case: Case) -> Verdict:
     """Row 22, and what row 18 and 19 become after the pivot."""
     if case.may_resend:
         why = "after the pivot it is tried until it succeeds, slowly"
-        return Verdict(row="22", action=Action.RETRY, why=why, slow=True, alert="stuck")
+        return _repeated(case, why, row="22")
     return _not_idempotent(case)
 
 
 def _not_idempotent(case: Case) -> Verdict:
     """Rows 18 and 19: attempts are left, but a second send could make a second effect."""
     if case.contract.close:
-        why = f"{_seen(case)}; the key is closed first, so that it cannot fire later"
-        return Verdict(row="18", action=Action.ASK, operation=Operation.CLOSE, why=why)
+        return _close_first(case)
     if case.contract.probe and case.to_horizon is not None:
         if case.to_horizon > timedelta(0):
             why = "absent so far; not sent again before every request is certainly dead"
             return Verdict(row="18", action=Action.ASK, why=why, wait=case.to_horizon)
-        why = "absent after every request is certainly dead"
-        return Verdict(row="19", action=Action.RETRY, why=why, slow=case.giving_up)
+        return _repeated(case, "absent after every request is certainly dead", row="19")
     return _exit(case)
+
+
+def _close_first(case: Case) -> Verdict:
+    why = f"{_seen(case)}; the key is closed first, so that it cannot fire later"
+    return _close(case, why, row="18")
+
+
+def _close(case: Case, why: str, row: str) -> Verdict:
+    alert = "unresolved" if case.out_of_reach else None
+    return Verdict(row=row, action=Action.ASK, operation=Operation.CLOSE, why=why, alert=alert)
+
+
+def _repeated(case: Case, why: str, *, row: str, new_key: bool = False) -> Verdict:
+    """Try again; slowly, and with an incident, once that has failed too often or for too long."""
+    slow = case.giving_up
+    alert = "stuck" if slow else None
+    return Verdict(row=row, action=Action.RETRY, why=why, new_key=new_key, slow=slow, alert=alert)
 
 
 def _exit(case: Case) -> Verdict:
@@ -280,7 +305,7 @@ def _exit(case: Case) -> Verdict:
     contract = case.contract
     if contract.close and not case.forward_only:
         why = f"{_seen(case)} and it is to end: the key is closed, whatever happened"
-        return Verdict(row="14", action=Action.ASK, operation=Operation.CLOSE, why=why)
+        return _close(case, why, row="14")
     if case.barrier:
         why = (
             f"{_seen(case)}; the undo removes the effect if there is one and closes the key if not"
@@ -288,7 +313,7 @@ def _exit(case: Case) -> Verdict:
         return Verdict(row="15", action=Action.UNDO, why=why)
     if contract.probe and case.to_horizon is not None and not case.forward_only:
         if isinstance(case.answer, Unclear):
-            return _unresolved()
+            return _unresolved(case)
         if case.to_horizon > timedelta(0):
             row = "21" if contract.compensation else "16"
             why = "absent so far proves nothing: a request may still be on its way"
@@ -297,14 +322,16 @@ def _exit(case: Case) -> Verdict:
         return Verdict(row="17", action=Action.GIVE_UP, why=why, watch=True)
     if case.may_resend:
         why = "the repetition under the same key is itself the probe"
-        return Verdict(row="12b", action=Action.RETRY, why=why, slow=True, alert="stuck")
+        return _repeated(case, why, row="12b")
     if isinstance(case.answer, Unclear):
-        return _unresolved()
+        return _unresolved(case)
     return _park(case, "it cannot be asked, closed, undone or repeated safely")
 
 
-def _unresolved() -> Verdict:
+def _unresolved(case: Case) -> Verdict:
     why = "no clear answer, and no way to end it without one"
+    if case.contract.at_most_once:
+        return _park(case, why)
     return Verdict(row="11", action=Action.ASK, why=why, alert="unresolved")
 
 
