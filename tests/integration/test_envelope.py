@@ -1,0 +1,223 @@
+"""What the envelope makes of everything that an agent can do, on real rows, without a broker."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from models import Attempt, JournalEntry, Step
+from models.states import Operation, SagaState
+from orchestration import registry as registries
+from orchestration.events import Dispatch
+from orchestration.handle import Handle
+from orchestration.lease import Leases
+from orchestration.roster import Roster
+from orchestration.scheduler import Scheduler
+from orchestration.store import Store
+from orchestration.supervisor import Supervisor
+from orchestration.telemetry import log_of
+from tasks.agent import AGENTS
+from tasks.envelope import Envelope, persist
+from tests.support import envelope_agents
+from tests.support.waiting import eventually
+
+
+class Loop:
+    """A dispatcher that keeps the messages, and the worker that takes them."""
+
+    def __init__(self, store: Store) -> None:
+        registry = registries.Registry()
+        registry.contracts = dict(registries.registry.contracts)
+        for workflow in (envelope_agents.plain, envelope_agents.waiting, envelope_agents.twice):
+            registry.add_workflow(workflow)
+        self.messages: list[Dispatch] = []
+        self.store = store
+        self.scheduler = Scheduler(store, self, registry)
+        self.known = set(self.scheduler.register_definitions())
+        self.leases = Leases(self.scheduler)
+        self.supervisor = Supervisor(self.scheduler, self)
+        node, _ = Roster(store).register("loop", 1, list(registry.contracts), list(self.known))
+        self.envelope = Envelope(self.leases, node, self.known)
+
+    def publish(self, dispatches: Sequence[Dispatch]) -> None:
+        self.messages.extend(dispatches)
+
+    def depth(self, queue: str) -> int | None:
+        return None
+
+    def deliver(self, message: Dispatch) -> str:
+        """Run one message as a worker would."""
+        name, operation = message.name, Operation.ACTION
+        for asked in (Operation.PROBE, Operation.CLOSE, Operation.COMPENSATION):
+            if name.endswith(f".{asked}"):
+                name, operation = name.removesuffix(f".{asked}"), asked
+        asks = operation in {Operation.PROBE, Operation.CLOSE}
+        run = self.envelope.inquire if asks else self.envelope.attempt
+        return run(AGENTS[name], operation, str(message.saga_id), message.path, message.number)
+
+    def drain(self) -> None:
+        while self.messages:
+            self.deliver(self.messages.pop(0))
+
+    def run(self, workflow: str, **order: Any) -> Handle:
+        """Run a saga to its end, with sweeps for what is due."""
+        handle = self.scheduler.start(workflow, order)
+
+        def ended() -> bool:
+            self.drain()
+            self.supervisor.sweep()
+            return handle.state() in {SagaState.COMPLETED, SagaState.COMPENSATED}
+
+        eventually(ended, within=20, describe=lambda: f"the saga ends, is {handle.state()}")
+        return handle
+
+    def rows(self, table: Any, saga_id: UUID) -> list[Any]:
+        with self.store.reading() as connection:
+            query = select(table.__table__).where(table.saga_id == saga_id)
+            return list(connection.execute(query))
+
+
+@pytest.fixture
+def loop(store: Store) -> Loop:
+    envelope_agents.EFFECTS.clear()
+    return Loop(store)
+
+
+@pytest.mark.parametrize("workflow", ["plain", "waiting"])
+@pytest.mark.parametrize("does", ["return", "later", "unknown", "error", "heartbeat"])
+def test_what_can_succeed_takes_effect_once_and_completes(
+    loop: Loop, workflow: str, does: str
+) -> None:
+    handle = loop.run(workflow, does=does, amount=7)
+    assert handle.result().state is SagaState.COMPLETED
+    assert handle.result().results == {"make": {"amount": 7}}
+    (keys,) = envelope_agents.EFFECTS.values()
+    # Without a probe the same key is sent twice, and the remote collapses the two.
+    repeated = workflow == "waiting" and does in {"unknown", "error"}
+    assert keys == ["done"] * (2 if repeated else 1)
+
+
+def test_a_permanent_failure_is_tried_once_and_compensates(loop: Loop) -> None:
+    handle = loop.run("plain", does="permanent", until_attempt=9)
+    assert handle.result().state is SagaState.COMPENSATED
+    assert envelope_agents.EFFECTS == {}
+    (attempt,) = loop.rows(Attempt, handle.saga_id)
+    assert attempt.error == {"type": "PermanentFailure", "message": "sold out"}
+
+
+def test_a_later_step_that_fails_undoes_the_earlier_one(loop: Loop) -> None:
+    envelope_agents.EFFECTS.clear()
+    handle = loop.scheduler.start("twice", {"amount": 3})
+    loop.deliver(loop.messages.pop(0))
+    message = loop.messages.pop(0)
+    work = loop.leases.grant(
+        message.saga_id, message.path, message.number, loop.envelope.node, loop.known
+    )
+    assert work is not None
+    assert work.results == {"one": {"amount": 3}}
+    loop.scheduler.cancel(handle.saga_id, by="test")
+    loop.scheduler.lost(handle.saga_id, "two", 1, "its process is gone")
+    loop.drain()
+    assert handle.state() is SagaState.CANCELLED
+    assert sorted(map(tuple, envelope_agents.EFFECTS.values())) == [("closed",), ("done", "undone")]
+
+
+@pytest.mark.proves("INV-3")
+def test_an_invalid_result_is_an_effect_and_is_undone(loop: Loop) -> None:
+    handle = loop.run("plain", does="invalid", until_attempt=9)
+    result = handle.result()
+    assert result.state is SagaState.COMPENSATED
+    assert result.abort is not None
+    assert result.abort["reason"] == "invalid_result"
+    assert "amount" in result.abort["message"]
+    assert list(envelope_agents.EFFECTS.values()) == [["done", "undone"]]
+
+
+@pytest.mark.proves("IC-03", "D-05")
+def test_a_message_that_comes_twice_runs_once_and_is_kept_as_evidence(loop: Loop) -> None:
+    handle = loop.scheduler.start("plain", {})
+    message = loop.messages[0]
+    assert loop.deliver(message) == "succeeded"
+    assert loop.deliver(message) == "refused"
+    refused = [entry for entry in loop.rows(JournalEntry, handle.saga_id) if entry.verb == "refuse"]
+    assert [entry.reason for entry in refused] == ["duplicate_delivery"]
+    assert list(envelope_agents.EFFECTS.values()) == [["done"]]
+
+
+@pytest.mark.proves("D-22")
+def test_a_worker_that_lacks_the_version_leaves_the_step_alone(loop: Loop) -> None:
+    handle = loop.scheduler.start("plain", {})
+    message = loop.messages[0]
+    lacking = Envelope(loop.leases, loop.envelope.node, known=set())
+    name = message.name
+    assert lacking.attempt(AGENTS[name], Operation.ACTION, str(handle.saga_id), "make", 1) == (
+        "refused"
+    )
+    (step,) = loop.rows(Step, handle.saga_id)
+    assert (step.state, step.attempt) == ("dispatched", 0)
+    assert loop.deliver(message) == "succeeded"
+
+
+def test_a_heartbeat_is_kept_and_one_without_the_lease_is_refused(loop: Loop) -> None:
+    handle = loop.run("plain", does="heartbeat")
+    (attempt,) = loop.rows(Attempt, handle.saga_id)
+    assert attempt.details == {"percent": 50}
+    assert attempt.heartbeat_at is not None
+
+
+@pytest.mark.proves("SAS-10")
+def test_an_agent_that_lost_its_lease_says_nothing(loop: Loop) -> None:
+    handle = loop.scheduler.start("plain", {"does": "heartbeat"})
+    leases = loop.leases
+    grant: Callable[..., Any] = leases.grant
+
+    def grant_and_take_away(*arguments: Any) -> Any:
+        work = grant(*arguments)
+        loop.scheduler.lost(handle.saga_id, "make", 1, "taken away")
+        return work
+
+    leases.grant = grant_and_take_away  # type: ignore[method-assign]
+    assert loop.deliver(loop.messages.pop(0)) == "dropped"
+    (attempt,) = loop.rows(Attempt, handle.saga_id)
+    assert (attempt.state, attempt.late) == ("expired", None)
+
+
+def test_time_left_never_grows_and_is_never_negative(loop: Loop) -> None:
+    loop.scheduler.start("plain", {})
+    message = loop.messages[0]
+    work = loop.leases.grant(
+        message.saga_id, message.path, message.number, loop.envelope.node, loop.known
+    )
+    assert work is not None
+    log = log_of("test")
+    call = loop.envelope._call(AGENTS["plain.make"], work, work.key, log)
+    assert not isinstance(call, envelope_agents.Order)
+    first = call.time_left  # type: ignore[union-attr]
+    assert timedelta(0) < call.time_left <= first <= work.plan.timeout  # type: ignore[union-attr]
+    ended = replace(call, ends_at=0.0)  # type: ignore[type-var]
+    assert ended.time_left == timedelta(0)  # type: ignore[union-attr]
+
+
+@pytest.mark.proves("D-08")
+def test_a_report_is_repeated_while_the_database_is_away() -> None:
+    tries: list[float] = []
+
+    def write() -> None:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise OperationalError("commit", {}, Exception("gone"))
+
+    persist(write, time.monotonic() + 5, log_of("test"))
+    assert len(tries) == 3
+    with pytest.raises(OperationalError):
+        persist(_always_down, time.monotonic() + 0.2, log_of("test"))
+
+
+def _always_down() -> None:
+    raise OperationalError("commit", {}, Exception("gone"))
