@@ -10,16 +10,12 @@ A pid alone proves nothing, because the system gives it to someone else after th
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
 import secrets
 import shutil
-import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -34,11 +30,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from orchestration.errors import AtalaiaError, ConfigurationError
+from tasks.processes import die_with, free_ports, write_private
 
 _POLL = 0.02
 _PORTS_TRIED = 4
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _CONFIGURATION = """\
 bind 127.0.0.1
 port {port}
@@ -101,12 +96,12 @@ class EmbeddedBroker:
             if server:
                 self._end(server)
             password = server.password if server else secrets.token_urlsafe(24)
-            port = server.port if server else _free_port()
+            port = server.port if server else free_ports(1)[0]
             for _ in range(_PORTS_TRIED):
                 started = self._launch(port, password)
                 if self._comes_up(started, timeout):
                     return started.url
-                port = _free_port()
+                port = free_ports(1)[0]
             raise BrokerStartError(f"the embedded broker does not start:\n{self._log_tail()}")
 
     def stop(self) -> None:
@@ -114,6 +109,11 @@ class EmbeddedBroker:
         with self._locked():
             if server := self._recorded():
                 self._end(server)
+
+    def runs(self) -> bool:
+        """Tell whether the server that was started last is there, however slow it answers."""
+        server = self._recorded()
+        return server is not None and _proven(server) is not None
 
     def url(self) -> str:
         """Return the URL that ``start`` returned last; raise ``BrokerStartError`` if none did."""
@@ -140,17 +140,17 @@ class EmbeddedBroker:
         configuration = self._directory / "broker.conf"
         where, log = (json.dumps(str(p), ensure_ascii=False) for p in (self._directory, self._log))
         text = _CONFIGURATION.format(port=port, password=password, directory=where, log=log)
-        _write_private(configuration, text)
+        write_private(configuration, text)
         self._child = subprocess.Popen(
             [_program(), str(configuration)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=partial(_die_with, os.getpid()),  # noqa: PLW1509  # The caller has one thread.
+            preexec_fn=partial(die_with, os.getpid()),  # noqa: PLW1509  # The caller has one thread.
         )
         created = psutil.Process(self._child.pid).create_time()
         server = _Server(pid=self._child.pid, port=port, password=password, created=created)
-        _write_private(self._state, json.dumps(asdict(server)))
+        write_private(self._state, json.dumps(asdict(server)))
         return server
 
     def _comes_up(self, server: _Server, timeout: timedelta) -> bool:
@@ -234,31 +234,3 @@ def _program() -> str:
     raise ConfigurationError(
         "there is no Valkey server for this platform: set ATALAIA_BROKER_URL to a broker of yours"
     )
-
-
-def _die_with(parent: int) -> None:
-    """Run in the child: leave the terminal's group, and ask to be ended with the parent.
-
-    Ctrl-C must reach the workers first, so that they can still hand back what they hold.
-    """
-    os.setsid()
-    if _LIBC:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # It was gone before the wish was noted.
-            os._exit(1)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file at once, readable by its owner only from its first byte on."""
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(0o600)
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,0 +1,141 @@
+"""The command lines of `atalaia up`: which processes there are, and how to see that each works."""
+
+import http.client
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestration import views
+from orchestration.settings import Settings
+from orchestration.store import Store
+from tasks.processes import Child, write_private
+
+SUPERVISOR_QUEUE = "supervisor"
+FLOWER_USER = "atalaia"
+FLOWER_LOGIN = "flower.json"
+FLOWER_FILE = "flower.conf"
+_CELERY = (sys.executable, "-m", "celery", "-A", "tasks.app")
+_ANSWER_SECONDS = 1.0
+_FLOWER = """\
+address = "127.0.0.1"
+port = {port}
+basic_auth = ["{user}:{password}"]
+read_only = True
+tasks_columns = "name,args,state,worker,received,runtime,uuid"
+"""
+
+
+class Roles:
+    """Makes the children; ``settings`` hold the ports that they really get."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.settings = settings
+        self.store = store
+        self.home = settings.home
+        self.environment = environment(settings)
+
+    def workers(self, count: int) -> Iterator[Child]:
+        """Yield workers that take everything but the supervisor's queue."""
+        for number in range(1, count + 1):
+            yield self._worker(
+                f"worker{number}", "-c", str(self.settings.concurrency), "-X", SUPERVISOR_QUEUE
+            )
+
+    def supervisor(self) -> Child:
+        """Return the worker that only sweeps, so that no backlog can starve it."""
+        return self._worker("supervisor", "-c", "1", "-Q", SUPERVISOR_QUEUE)
+
+    def _worker(self, name: str, *arguments: str) -> Child:
+        options = ("-n", f"{name}@%h", "--without-mingle", "--without-gossip", "-l", "INFO")
+        own = self.settings.node_name
+        node = {"ATALAIA_NODE_NAME": f"{own}-{name}"} if own else {}
+        return self._child(name, _CELERY, "worker", *options, *arguments, ready=self._beats, **node)
+
+    def beat(self) -> Child:
+        """Return what rings for the sweeps."""
+
+        def rings(child: Child) -> bool:
+            return "beat: Starting" in child.said()
+
+        # Its pid file would be left behind by a kill, and the home is locked anyway.
+        return self._child("beat", _CELERY, "beat", "--pidfile=", "-l", "INFO", ready=rings)
+
+    def flower(self) -> Child:
+        """Return Flower: to look only, on 127.0.0.1, behind a password."""
+        ready = _answers(self.settings.flower_port, "/healthcheck", {200})
+        file = self.home / FLOWER_FILE
+        return self._child("flower", _CELERY, "flower", f"--conf={file}", ready=ready)
+
+    def write_flower_file(self) -> None:
+        """Write Flower's settings, with the password of the last time if there was one."""
+        password = flower_password(self.home) or secrets.token_urlsafe(16)
+        text = _FLOWER.format(port=self.settings.flower_port, user=FLOWER_USER, password=password)
+        write_private(self.home / FLOWER_LOGIN, json.dumps({FLOWER_USER: password}))
+        write_private(self.home / FLOWER_FILE, text)
+
+    def web(self) -> Child:
+        """Return the web app; it may say that nobody sweeps yet."""
+        ready = _answers(self.settings.web_port, "/health", {200, 503})
+        return self._child("web", (sys.executable, "-m", "tasks.serve"), ready=ready)
+
+    def _child(
+        self,
+        name: str,
+        program: tuple[str, ...],
+        *arguments: str,
+        ready: Callable[[Child], bool],
+        **more: str,
+    ) -> Child:
+        return Child(
+            name,
+            [*program, *arguments],
+            log=self.home / "logs" / f"{name}.log",
+            ready=ready,
+            environment=self.environment | more,
+        )
+
+    def _beats(self, child: Child) -> bool:
+        """Tell whether a worker has entered the roster and has given a sign of life since."""
+        with self.store.reading() as connection:
+            nodes = views.list_nodes(connection)
+        return any(node.pid == child.pid and node.heartbeat_at > node.started_at for node in nodes)
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return this process's environment with exactly these settings in it."""
+    names = {f"ATALAIA_{name.upper()}" for name in Settings.model_fields}
+    rest = {name: value for name, value in os.environ.items() if name.upper() not in names}
+    given = settings.model_dump(mode="json", exclude_none=True)
+    texts = {f"ATALAIA_{name.upper()}": _text(value) for name, value in given.items()}
+    return {**rest, **texts, "PYTHONUNBUFFERED": "1"}
+
+
+def _text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def flower_password(home: Path) -> str | None:
+    """Return the password that protects Flower, or ``None`` before its first start."""
+    try:
+        return str(json.loads((home / FLOWER_LOGIN).read_text())[FLOWER_USER])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _answers(port: int, path: str, good: set[int]) -> Callable[[Child], bool]:
+    def ready(child: Child) -> bool:
+        del child
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_SECONDS)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status in good
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    return ready
