@@ -103,5 +103,6 @@ def sweep() -> dict[str, int]:
 
 load()
 
-# The node's duties hang on Celery's signals, which need only be connected.
+# The logs and the node's duties hang on Celery's signals, which need only be connected.
+import tasks.logs  # noqa: E402
 import tasks.node  # noqa: E402, F401
