@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,11 @@ tasks_columns = "name,args,state,worker,received,runtime,uuid"
 class Roles:
     """Makes the children; ``settings`` hold the ports that they really get."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, more: Mapping[str, str]) -> None:
         self.settings = settings
         self.store = store
         self.home = settings.home
-        self.environment = environment(settings)
+        self.environment = environment(settings) | dict(more)
 
     def workers(self, count: int) -> Iterator[Child]:
         """Yield workers that take everything but the supervisor's queue."""

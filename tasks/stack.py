@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,18 +59,25 @@ class Stack:
     """The processes of one home, as a context manager. Use it from a main thread, and from one.
 
     Raises ``HomeTakenError``, ``ConfigurationError`` and ``StartError``; whatever was started until
-    then is stopped. Port 0 in the settings means any free one.
+    then is stopped. Port 0 in the settings means any free one; ``environment`` is added to what the
+    processes inherit.
     """
 
     def __init__(
-        self, settings: Settings, *, workers: int = 1, flower: bool = True, web: bool = True
+        self,
+        settings: Settings,
+        *,
+        workers: int = 1,
+        flower: bool = True,
+        web: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         home = settings.home.resolve()
         self.settings = settings.model_copy(update={"home": home, **_ports(settings)})
         self.home = home
         self.broker = None if settings.broker_url else EmbeddedBroker(home / "broker")
         self.store = Store(open_engine(self.settings.database))
-        self.roles = roles = Roles(self.settings, self.store)
+        self.roles = roles = Roles(self.settings, self.store, environment or {})
         self.workers = list(roles.workers(workers))
         self.supervisor = roles.supervisor()
         self.beat = roles.beat()
