@@ -51,6 +51,8 @@ def resolve(draft: Draft, event: Resolved) -> None:
             "unknown can be resolved"
         )
         raise RefusedError(msg)
+    if step.kind == WATCH and step.direction is Direction.FORWARD:
+        _refuse_unless_for_watch(step, event.remedy)
     _REMEDIES[event.remedy](draft, step, event)
     draft.answered(step.path, str(event.remedy), event.by, event.reason)
 
@@ -61,6 +63,15 @@ def _acknowledge(draft: Draft, event: Resolved) -> None:
         msg = f"step {event.path!r} is halted: it needs a decision, not only to be acknowledged"
         raise RefusedError(msg)
     draft.answered(event.path, str(event.remedy), event.by, event.reason)
+
+
+def _refuse_unless_for_watch(step: StepSnapshot, remedy: Remedy) -> None:
+    if remedy not in {Remedy.PROBE, Remedy.COMPENSATED, Remedy.SKIP}:
+        msg = (
+            f"step {step.path!r} only looks out for a late effect; use probe, compensated (undone "
+            "by hand) or skip (stop looking)"
+        )
+        raise RefusedError(msg)
 
 
 def _why(event: Resolved) -> str:

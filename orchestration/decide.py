@@ -18,7 +18,7 @@ from models.states import (
 )
 from orchestration import command, late
 from orchestration.definition import Definition
-from orchestration.doubt import lose, settle, settle_undo, turn_back
+from orchestration.doubt import lose, over, settle, settle_undo, turn_back
 from orchestration.draft import Draft
 from orchestration.events import (
     Answered,
@@ -157,9 +157,11 @@ def _invalid(draft: Draft, step: StepSnapshot, failure: Failed) -> None:
     }  # fmt: skip
     if draft.position[step.name] is Position.BEFORE:
         draft.move(step, "report", why, state=StepState.SUCCEEDED, **changes)
-        turn_back(draft, "invalid_result", step.path, why)
+        if not draft.aborting:
+            turn_back(draft, "invalid_result", step.path, why)
     else:
-        draft.park(step, "invalid_result", why, **changes)
+        sent_at = step.doubt_at or step.granted_at
+        draft.park(step, "invalid_result", why, doubt_at=sent_at, **changes)
 
 
 def _answered(draft: Draft, event: Answered) -> None:
@@ -201,6 +203,11 @@ def _redeliver(draft: Draft, step: StepSnapshot, event: Woken) -> None:
         spent = max(step.failure_count, draft.plan(step).retry.max_attempts)
         settle(draft, step, None, why=why, failure_count=spent, error=error)
         return
+    if forward and draft.position[step.name] is not Position.AFTER and over(draft, step, draft.now):
+        why = "no worker took it before the time of the step was over"
+        error = {"type": "ScheduleToCloseTimeout", "message": why}
+        settle(draft, step, None, why=why, error=error)
+        return
     why = "its message waits in a long queue" if event.queued else "no worker took the lease"
     after = draft.move(
         step,
@@ -218,14 +225,18 @@ def _redeliver(draft: Draft, step: StepSnapshot, event: Woken) -> None:
 
 
 def _retry_due(draft: Draft, step: StepSnapshot) -> None:
-    """Dispatch again, unless what allowed it when the delay began no longer holds."""
+    """Dispatch again, unless what allowed it when the delay began no longer holds.
+
+    When the saga turned back in the meantime, the step was decided anew at that moment.
+    """
     if step.direction is Direction.FORWARD:
+        if draft.late and not draft.aborting and draft.past_return() is None:
+            turn_back(draft, "deadline", "", "the saga's deadline has passed")
+            return
         contract = draft.contract(step)
         age = draft.now - step.doubt_at if step.doubt_at else timedelta(0)
-        stale = step.doubt_at is not None and contract.idempotent and not contract.key_alive(age)
-        before = draft.position[step.name] is not Position.AFTER
-        if stale or (before and (draft.late or draft.aborting)):
-            settle(draft, step, None, why="its time was over before the next attempt")
+        if step.doubt_at and contract.idempotent and not contract.key_alive(age):
+            settle(draft, step, None, why="the key may be forgotten by now")
             return
     draft.dispatch(step, "the back-off is over")
 

@@ -1,11 +1,11 @@
 """What becomes of a step whose attempt has ended without its result: the table, applied. Pure."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from models.states import AttemptState, Direction, Operation, SagaState, StepState
-from orchestration.draft import ASKING_CEILING, Draft, spaced
+from orchestration.draft import ASKING_CEILING, MAY_BE_UNSENT, Draft, spaced
 from orchestration.events import Failed, FailureKind
 from orchestration.late import WATCH, watch_for
 from orchestration.recovery import Action, Case, Verdict, resolve, resolve_undo
@@ -55,10 +55,15 @@ def settle(
     """Put the step before the recovery table and do what it says.
 
     ``changes`` are part of what is written, and are seen by the table. ``delay`` is the wait before
-    a repetition where the agent or the policy has named one.
+    a repetition where the agent or the policy has named one. A repetition that would begin only
+    after the step's time is over is not waited for: the step is ended now.
     """
     seen = replace(step, **changes)
-    verdict = resolve(case_of(draft, seen, answer))
+    case = case_of(draft, seen, answer)
+    verdict = resolve(case)
+    if verdict.action is Action.RETRY and not (verdict.slow or case.forward_only):
+        begins_at = draft.now + _delay(draft, seen, verdict, delay)
+        verdict = resolve(replace(case, late=case.late or _late(draft, seen, begins_at)))
     reason = f"{why}; {verdict.why}" if why else verdict.why
     _apply(draft, step, seen, verdict, reason, answer=answer, closes=closes, delay=delay, **changes)
     if verdict.alert and verdict.action is not Action.PARK:
@@ -75,7 +80,7 @@ def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
         answer=answer,
         doubt=step.doubt_at is not None,
         spent=step.failure_count >= policy.max_attempts,
-        late=draft.late or _over(draft, step),
+        late=_late(draft, step, draft.now),
         aborting=draft.aborting,
         age=age,
         to_horizon=_to_horizon(draft, step, answer),
@@ -84,11 +89,16 @@ def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
     )
 
 
-def _over(draft: Draft, step: StepSnapshot) -> bool:
+def _late(draft: Draft, step: StepSnapshot, at: datetime) -> bool:
+    return at >= draft.saga.deadline_at or over(draft, step, at)
+
+
+def over(draft: Draft, step: StepSnapshot, at: datetime) -> bool:
+    """Tell whether all the time that the step itself was given has passed."""
     plan = draft.plan(step)
     limits = (plan.schedule_to_close, plan.retry.total_timeout)
     return step.ready_at is not None and any(
-        draft.now >= step.ready_at + limit for limit in limits if limit
+        at >= step.ready_at + limit for limit in limits if limit
     )
 
 
@@ -139,10 +149,12 @@ def _apply(  # noqa: PLR0913 - the arms share everything
             wait = _spacing(seen, verdict, answer)
             draft.ask(step, verdict.operation, why, row=row, wait=wait, closes=closes, **changes)
         case Action.UNDO:
+            draft.answered(step.path, "by_itself", "scheduler", why)
             draft.undo(step, why, row=row, closes=closes, **_without(changes, "failure_count"))
         case Action.PARK:
             draft.park(step, verdict.alert or "in_doubt", why, row=row, closes=closes, **changes)
         case Action.ABANDON:
+            draft.answered(step.path, "by_itself", "scheduler", why)
             draft.move(
                 step, "abandon", why, row=row, closes=closes, state=StepState.ABANDONED, **changes
             )
@@ -201,12 +213,13 @@ def turn_back(draft: Draft, reason: str, path: str, message: str) -> None:
         state=SagaState.COMPENSATING,
         abort={"reason": reason, "step": path, "message": message},
     )
-    unsent_states = {StepState.DISPATCHED, StepState.RETRYING}
     for step in list(draft.steps.values()):
         if step.kind == WATCH or step.direction is Direction.BACKWARD:
             continue
-        unsent = step.state in unsent_states and step.doubt_at is None
+        unsent = step.state in MAY_BE_UNSENT and step.doubt_at is None
         if step.state is StepState.WAITING or unsent:
+            if unsent:
+                draft.answered(step.path, "by_itself", "scheduler", "the saga turned back")
             draft.move(step, "skip", "the saga turned back", state=StepState.SKIPPED)
-        elif step.state in unsent_states or step.state is StepState.UNKNOWN:
+        elif step.state in {StepState.DISPATCHED, StepState.RETRYING, StepState.UNKNOWN}:
             settle(draft, step, None, why="the saga turned back")

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from models.states import (
+    STEP_MOVES,
     STEP_SETTLED,
     AttemptState,
     Direction,
@@ -36,6 +37,9 @@ REDELIVERY = timedelta(seconds=5)
 REDELIVERY_CEILING = timedelta(minutes=10)
 ASKING = timedelta(seconds=5)
 ASKING_CEILING = timedelta(minutes=5)
+
+MAY_BE_UNSENT = frozenset({StepState.DISPATCHED, StepState.RETRYING, StepState.HALTED})
+"""Without a doubt, a step in one of these was certainly never sent."""
 
 
 def spaced(first: timedelta, count: int, ceiling: timedelta) -> timedelta:
@@ -86,7 +90,7 @@ class Draft:
         if pivot is None:
             return None
         idle = {StepState.WAITING, StepState.FAILED, StepState.SKIPPED}
-        unsent = pivot.state in {StepState.DISPATCHED, StepState.RETRYING} and not pivot.doubt_at
+        unsent = pivot.state in MAY_BE_UNSENT and not pivot.doubt_at
         return None if pivot.state in idle or unsent else pivot.name
 
     # --- moving a step -------------------------------------------------------------------------
@@ -103,8 +107,15 @@ class Draft:
         quiet: bool = False,
         **changes: Any,
     ) -> StepSnapshot:
-        """Change a step and record the decision; return the step as it is then."""
+        """Change a step and record the decision; return the step as it is then.
+
+        A step that leaves dispatched without a lease uses up its attempt, since the message of that
+        attempt is still on its way and must not open another one under another direction or key.
+        """
         after = replace(step, **changes)
+        still = after.state is StepState.DISPATCHED and after.direction is step.direction
+        if step.state is StepState.DISPATCHED and not still and STEP_MOVES[after.state]:
+            after = replace(after, attempt=step.attempt + 1)
         if step.state is StepState.LEASED and after.state is not StepState.LEASED:
             after = replace(after, node_id=None, pid=None, deadline_at=None)
         if after.state is not StepState.UNKNOWN:
@@ -157,8 +168,9 @@ class Draft:
     def redelivery(self, step: StepSnapshot, count: int) -> timedelta:
         """Return how long to wait for the lease before the message is sent again."""
         wait = spaced(REDELIVERY, count, REDELIVERY_CEILING)
-        limit = self.plan(step).schedule_to_start
-        return min(wait, limit) if limit else wait
+        plan = self.plan(step)
+        limits = (plan.schedule_to_start, plan.schedule_to_close)
+        return min([wait, *(limit for limit in limits if limit)])
 
     def send(self, step: StepSnapshot) -> None:
         """Tell the step's agent, after the commit."""
@@ -237,8 +249,9 @@ class Draft:
     def park(
         self, step: StepSnapshot, kind: str, why: str, *, row: str | None = None, **changes: Any
     ) -> StepSnapshot:
-        """Leave a step to an operator."""
+        """Leave a step to an operator, with this as the only question."""
         after = self.move(step, "halt", why, row=row, state=StepState.HALTED, **changes)
+        self.answered(step.path, "superseded", "scheduler", why)
         self.alert(step.path, kind, why)
         return after
 
@@ -267,5 +280,7 @@ class Draft:
             self.saga = after
 
     def end(self, state: SagaState, why: str) -> None:
-        """End the saga."""
+        """End the saga, and with it the questions about it as a whole."""
+        if self.saga.wake_at is None or self.saga.state is SagaState.HALTED:
+            self.answered("", "by_itself", "scheduler", why)
         self.move_saga("finish", why, state=state, ended_at=self.now, wake_at=None)

@@ -52,16 +52,17 @@ def _late_success(draft: Draft, step: StepSnapshot, event: Reported, result: Any
             step, "adopt", "a late report proves the effect", row="3", state=state, error=None,
             **({} if backward else {"result": result}),
         )  # fmt: skip
-    elif event.direction is Direction.FORWARD and _is_orphan(draft, step, same=same):
+    elif event.direction is Direction.FORWARD and _is_orphan(draft, step, event.incarnation):
         undo_late(draft, step, event.incarnation, result)
 
 
-def _is_orphan(draft: Draft, step: StepSnapshot, *, same: bool) -> bool:
-    given_up = step.state in {StepState.FAILED, StepState.SKIPPED}
+def _is_orphan(draft: Draft, step: StepSnapshot, incarnation: int) -> bool:
+    abandoned = step.state is StepState.ABANDONED and step.direction is Direction.FORWARD
+    given_up = step.state in {StepState.FAILED, StepState.SKIPPED} or (abandoned and draft.aborting)
     reopened = (
         step.state is StepState.COMPENSATED and not draft.contract(step).compensation_closes_key
     )
-    return given_up or reopened or (not same and step.incarnation > 0)
+    return given_up or reopened or incarnation < step.incarnation
 
 
 def answer(draft: Draft, step: StepSnapshot, event: Answered) -> None:

@@ -3,7 +3,6 @@
 Every fold checks what must hold at any time, so each test that uses it tests the invariants too.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +23,14 @@ from models.states import (
 )
 from orchestration.contract import AgentContract
 from orchestration.decide import decide
-from orchestration.definition import Definition, Workflow
+from orchestration.definition import (
+    Definition,
+    Parallel,
+    Sequence,
+    Step,
+    Workflow,
+    sequence,
+)
 from orchestration.events import (
     UNSET,
     AddStep,
@@ -74,9 +80,8 @@ class Entry:
 
 def contract(name: str = "hotels.book", **properties: Any) -> AgentContract:
     """Return a contract; a plain compensation and a remembered key, unless told otherwise."""
-    return AgentContract(
-        name=name, **({"idempotent": True, "compensation": True, "queue": "hotels"} | properties)
-    )
+    usual: dict[str, Any] = {"idempotent": True, "compensation": True, "queue": "hotels"}
+    return AgentContract(name=name, **(usual | properties))
 
 
 def new_saga(definition: Definition, now: datetime = NOW, saga_id: UUID = SAGA) -> SagaSnapshot:
@@ -126,8 +131,8 @@ class Folded:
         return self.saga.steps[path]
 
     @property
-    def state(self) -> SagaState:
-        return self.saga.state
+    def state(self) -> str:
+        return str(self.saga.state)
 
     def states(self) -> dict[str, str]:
         return {path: str(step.state) for path, step in self.saga.steps.items()}
@@ -312,12 +317,12 @@ class Folded:
         for step in self.saga.steps.values():
             self._check_step(step)
         own = [step for path, step in self.saga.steps.items() if not path.endswith(LATE)]
-        ended = self.state in SAGA_TERMINAL
+        ended = self.saga.state in SAGA_TERMINAL
         assert ended == (self.saga.ended_at is not None)
         assert not (ended and self.saga.wake_at)
         if ended:
             assert {step.state for step in own} <= STEP_SETTLED, self.states()
-        elif self.state in SAGA_LIVE:
+        elif self.saga.state in SAGA_LIVE:
             assert any(step.state in STEP_LIVE for step in own), "nothing is due in a live saga"
         else:
             assert self.open, "halted, and nobody was told"
@@ -351,9 +356,14 @@ class Folded:
         assert send.number == step.attempt + 1
 
 
-def drain(run: Folded, answers: Iterable[str] = ()) -> list[str]:
+def line(*steps: Step | Sequence | Parallel, **properties: Any) -> Workflow:
+    """Return a workflow that runs ``steps`` one after another."""
+    return Workflow("trip", version=1, steps=sequence(*steps), **properties)
+
+
+def drain(run: Folded) -> list[str]:
     """Succeed whatever is dispatched until nothing is; return the paths in that order."""
-    order: list[str] = list(answers)
+    order: list[str] = []
     while due := sorted(
         path for path, step in run.saga.steps.items() if step.state is StepState.DISPATCHED
     ):

@@ -254,6 +254,7 @@ def test_row_11_leaves_a_manual_agent_to_its_operator(end: dict[str, bool]) -> N
 # --- absent, or nobody to ask --------------------------------------------------------------------
 
 
+@pytest.mark.proves("row 0")
 @pytest.mark.parametrize("position", list(Position))
 def test_the_remote_is_asked_before_anything_else(position: Position) -> None:
     found = verdict(IDEMPOTENT, PROBED, BARRIER, position=position)
