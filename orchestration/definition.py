@@ -17,6 +17,7 @@ from functools import cached_property, wraps
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 import pydantic
+from jsonschema import Draft202012Validator, FormatChecker
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestration.contract import AgentContract
@@ -259,12 +260,29 @@ class Workflow:
     def parse_input(self, value: Any) -> Any:
         """Return ``value`` validated and as JSON; raise ``InputError`` naming each wrong field."""
         if self.model is None:
-            return value
+            return self._parse_by_schema(value)
         try:
             return self.model.model_validate(value).model_dump(mode="json")
         except ValidationError as error:
             msg = f"input of workflow {self.name!r}: {explain(error)}"
             raise InputError(msg) from None
+
+    def _parse_by_schema(self, value: Any) -> Any:
+        """Validate where only the schema of the input is known, as in a process without its code."""
+        if self.input_schema is None:
+            return value
+        fields = self.input_schema.get("properties", {})
+        defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+        whole = defaults | value if isinstance(value, dict) else value
+        validator = Draft202012Validator(self.input_schema, format_checker=FormatChecker())
+        errors = [
+            ": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message)))
+            for error in validator.iter_errors(whole)
+        ]
+        if errors:
+            msg = f"input of workflow {self.name!r}: {'; '.join(errors)}"
+            raise InputError(msg)
+        return whole
 
     def __eq__(self, other: object) -> bool:
         """Tell whether both describe the same plan."""

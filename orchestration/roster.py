@@ -6,6 +6,7 @@ the leases that it holds stand or fall with that row.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import product
 from uuid import UUID, uuid4
 
 from sqlalchemy import Table, func, insert, select, update
@@ -136,16 +137,15 @@ class Roster:
                 for row in connection.execute(query)
             ]
 
-    def knowledge(self) -> tuple[set[str], set[str]]:
-        """Return the agents and the definitions that the living nodes know."""
+    def served(self) -> set[tuple[str, str]]:
+        """Return the pairs (agent, definition id) that some living node can run."""
         query = select(_nodes.c.agents, _nodes.c.definitions).where(_nodes.c.ended_at.is_(None))
-        agents: set[str] = set()
-        definitions: set[str] = set()
         with self.store.reading() as connection:
-            for row in connection.execute(query):
-                agents |= set(row.agents)
-                definitions |= set(row.definitions)
-        return agents, definitions
+            return {
+                pair
+                for row in connection.execute(query)
+                for pair in product(row.agents, row.definitions)
+            }
 
     def swept(self, node_id: UUID) -> None:
         """Record that this node has finished a sweep."""

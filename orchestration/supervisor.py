@@ -20,7 +20,7 @@ from orchestration.scheduler import Scheduler
 from orchestration.store import Store
 from orchestration.telemetry import log_of
 
-UNSERVED_AFTER = 3
+UNSERVED_AFTER = 2
 """Messages sent in vain before it is asked whether anybody could take the step at all."""
 
 
@@ -108,14 +108,14 @@ class Supervisor:
         if not steps:
             return 0
         queued = {queue: self._all_queued(queue) for queue in {step.queue for step in steps}}
-        agents, definitions = self.roster.knowledge()
+        served = self.roster.served()
         return sum(
             self.scheduler.wake(
                 step.saga_id,
                 step.path,
                 queued=queued[step.queue],
                 unserved=step.dispatch_count >= UNSERVED_AFTER
-                and not (step.agent in agents and step.definition_id in definitions),
+                and (step.agent, step.definition_id) not in served,
             )
             for step in steps
         )

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from orchestration.registry import registry
 from orchestration.roster import NodeIdentity
 from orchestration.telemetry import log_of
-from tasks.app import join_as, runtime
+from tasks.app import app, join_as, runtime
 
 LOOK_SECONDS = 0.1
 SWEEPS_MISSED = 3
@@ -97,7 +97,9 @@ def _join(sender: str, **_: Any) -> None:
     parts = runtime()
     definitions = parts.scheduler.register_definitions()
     name = parts.settings.node_name or sender
-    node, earlier = parts.roster.register(name, os.getpid(), list(registry.contracts), definitions)
+    consumed = set(app.amqp.queues.consume_from)
+    agents = [c.name for c in registry.contracts.values() if c.queue in consumed]
+    node, earlier = parts.roster.register(name, os.getpid(), agents, definitions)
     join_as(node)
     for node_id in earlier:
         held = parts.roster.held_by(node_id)

@@ -16,6 +16,7 @@ from celery import Celery
 from sqlalchemy import select
 
 from models import Attempt, JournalEntry, Node, Step
+from orchestration import views
 from orchestration.database import open_engine
 from orchestration.handle import Handle
 from orchestration.registry import Registry
@@ -189,6 +190,11 @@ class Rig:
                 JournalEntry.verb == verb,
             )
             return list(connection.execute(query.order_by(JournalEntry.id)))
+
+    def open_incidents(self, saga_id: UUID) -> list[Any]:
+        with self.store.reading() as connection:
+            found = views.list_incidents(connection)
+        return [incident for incident in found if incident.saga_id == saga_id]
 
     def node_of(self, pid: int) -> Any:
         with self.store.reading() as connection:
