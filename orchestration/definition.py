@@ -268,7 +268,7 @@ class Workflow:
             raise InputError(msg) from None
 
     def _parse_by_schema(self, value: Any) -> Any:
-        """Validate where only the schema of the input is known, as in a process without its code."""
+        """Validate where only the schema is known, as in a process without the workflow's code."""
         if self.input_schema is None:
             return value
         fields = self.input_schema.get("properties", {})

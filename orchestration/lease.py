@@ -18,12 +18,16 @@ from orchestration.decide import UNSERVED
 from orchestration.definition import Definition, Step
 from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported
-from orchestration.roster import NodeIdentity
+from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, idempotency_key
 from orchestration.store import Store, step_snapshot
 from orchestration.writer import apply
+
+UNKNOWN_DEFINITION = "unknown_definition"
+SOON = timedelta(seconds=1)
+"""How soon a message that came to the wrong worker is sent again, if there is a right one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,7 @@ class Leases:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.store: Store = scheduler.store
+        self.roster = Roster(self.store)
 
     def grant(
         self, saga_id: UUID, path: str, number: int, node: NodeIdentity, known: set[str]
@@ -71,11 +76,21 @@ class Leases:
             refusal = _refusal(step, number, row.definition_id in known)
             if refusal is None:
                 refusal = self._take(connection, saga_id, step, definition, node, row.now)
-            if refusal is not None:
-                refuse = Refuse(path=path, attempt=number, name=refusal)
-                apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
-                return None
-            return self._work(connection, saga_id, step, row, definition, attempt=number)
+            if refusal is None:
+                return self._work(connection, saga_id, step, row, definition, attempt=number)
+            refuse = Refuse(path=path, attempt=number, name=refusal)
+            apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
+        if refusal == UNKNOWN_DEFINITION:
+            self._leave_to_others(saga_id, step, row.definition_id)
+        return None
+
+    def _leave_to_others(self, saga_id: UUID, step: StepSnapshot, definition_id: str) -> None:
+        """Have the step sent again soon, if some living node knows its definition."""
+        if (step.agent, definition_id) not in self.roster.served():
+            return
+        with self.store.transaction() as connection:
+            soon = self.store.time(connection) + SOON
+            self.store.hasten_if_dispatched(connection, saga_id, step, soon)
 
     def _take(
         self,
@@ -178,4 +193,4 @@ def _refusal(step: StepSnapshot, number: int, known: bool) -> str | None:  # noq
         return "duplicate_delivery"
     if step.attempt + 1 != number or step.state is not StepState.DISPATCHED:
         return "not_dispatched"
-    return None if known else "unknown_definition"
+    return None if known else UNKNOWN_DEFINITION

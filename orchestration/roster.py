@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 from itertools import product
 from uuid import UUID, uuid4
 
-from sqlalchemy import Table, func, insert, select, update
+from sqlalchemy import Connection, Table, func, insert, select, update
 
-from models import Node, Step
+from models import Node, Saga, Step
 from models.states import StepState
 from orchestration.store import Store
 
 _nodes: Table = Node.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
 
 
@@ -63,7 +64,21 @@ class Roster:
                     heartbeat_at=now,
                 )
             )
+            self._hasten(connection, agents, definitions, now)
         return identity, ids
+
+    def _hasten(
+        self, connection: Connection, agents: list[str], definitions: list[str], now: datetime
+    ) -> None:
+        """Have the next sweep send again what waits in vain for such a node."""
+        sagas = select(_sagas.c.id).where(_sagas.c.definition_id.in_(definitions))
+        waits = (
+            _steps.c.state == StepState.DISPATCHED,
+            _steps.c.dispatch_count > 1,
+            _steps.c.agent.in_(agents),
+            _steps.c.saga_id.in_(sagas),
+        )
+        connection.execute(update(_steps).where(*waits).values(wake_at=now))
 
     def beat(self, node_id: UUID) -> bool:
         """Say that the node is alive; tell whether it counted as such until now.

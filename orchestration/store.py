@@ -236,6 +236,18 @@ class Store:
         connection.execute(insert(_attempts).values(values))
         return True
 
+    def hasten_if_dispatched(
+        self, connection: Connection, saga_id: UUID, step: StepSnapshot, wake_at: datetime
+    ) -> None:
+        """Have a message sent again at ``wake_at``, if its step still waits for a worker."""
+        same = (
+            _steps.c.saga_id == saga_id,
+            _steps.c.path == step.path,
+            _steps.c.state == StepState.DISPATCHED,
+            _steps.c.attempt == step.attempt,
+        )
+        connection.execute(update(_steps).where(*same).values(wake_at=wake_at))
+
     def renew_if_leased(
         self,
         connection: Connection,
