@@ -18,7 +18,9 @@ SUPERVISOR_QUEUE = "supervisor"
 FLOWER_USER = "atalaia"
 FLOWER_LOGIN = "flower.json"
 FLOWER_FILE = "flower.conf"
-_CELERY = (sys.executable, "-m", "celery", "-A", "tasks.app")
+# -P: the folder that one happens to stand in must not shadow our own modules.
+_PYTHON = (sys.executable, "-P", "-m")
+_CELERY = (*_PYTHON, "celery", "-A", "tasks.app")
 _ANSWER_SECONDS = 1.0
 _FLOWER = """\
 address = "127.0.0.1"
@@ -80,7 +82,7 @@ class Roles:
     def web(self) -> Child:
         """Return the web app; it may say that nobody sweeps yet."""
         ready = _answers(self.settings.web_port, "/health", {200, 503})
-        return self._child("web", (sys.executable, "-m", "tasks.serve"), ready=ready)
+        return self._child("web", (*_PYTHON, "tasks.serve"), ready=ready)
 
     def _child(
         self,

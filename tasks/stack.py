@@ -25,7 +25,14 @@ from orchestration.scheduler import Scheduler
 from orchestration.settings import Settings
 from orchestration.store import Store
 from tasks.embedded import EmbeddedBroker
-from tasks.processes import Child, free_ports, port_is_free, stop, wait_until_ready
+from tasks.processes import (
+    Child,
+    ended_by_signals,
+    free_ports,
+    port_is_free,
+    stop,
+    wait_until_ready,
+)
 from tasks.roles import FLOWER_LOGIN, FLOWER_USER, Roles
 
 READY_WITHIN_SECONDS = 60.0
@@ -98,8 +105,11 @@ class Stack:
     def in_stop_order(self) -> list[list[Child]]:
         """Return the children in the order of their end: no new work, no work, no view of it."""
         groups: Sequence[Sequence[Child | None]] = (
-            [self.web], [self.beat], self.workers, [self.supervisor], [self.flower],
-        )  # fmt: skip
+            [self.web],
+            [self.beat],
+            [*self.workers, self.supervisor],
+            [self.flower],
+        )
         return [[child for child in group if child] for group in groups]
 
     @property
@@ -175,8 +185,9 @@ def up(
     web: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Run the whole stack until a signal ends this process."""
-    with Stack(settings, workers=workers, flower=flower, web=web) as stack:
+    """Run the whole stack until Ctrl-C, or until another signal ends the program."""
+    stack = Stack(settings, workers=workers, flower=flower, web=web)
+    with ended_by_signals(), contextlib.suppress(KeyboardInterrupt), stack:
         for line in stack.addresses.lines():
             say(line)
         say("ready; stop with Ctrl-C")

@@ -33,7 +33,7 @@ class Fleet:
         ]
 
     def _child(self, home: Path, name: str, port: int, stock: Mapping[str, int]) -> Child:
-        command = [sys.executable, "-m", "examples.travel.serve", name, "--port", str(port)]
+        command = [sys.executable, "-P", "-m", "examples.travel.serve", name, "--port", str(port)]
         command += ["--data", str(home / "partners")]
         for item, units in stock.items():
             command += ["--stock", f"{item}={units}"]
