@@ -104,6 +104,7 @@ def test_a_cancelled_effect_does_not_complete_a_saga() -> None:
     assert [one.service for one in audit(books, a="completed").missing] == ["hotels"]
 
 
+@pytest.mark.proves("D-30")
 def test_a_second_execution_is_a_duplicate_even_when_it_was_cancelled() -> None:
     books = books_of("a")
     books["hotels"]["effects"].append(cancelled("a", "hotel", 2))
@@ -126,6 +127,7 @@ class TestMoney:
     paid = effect("a", "payment")
     refunded = cancelled("a", "payment")
 
+    @pytest.mark.proves("INV-9")
     @pytest.mark.parametrize(
         ("record", "transfers", "problem"),
         [
