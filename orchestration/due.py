@@ -12,6 +12,9 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 from models import Saga, Step
 from models.states import SAGA_LIVE, STEP_LIVE, StepState
 
+FIRST = UUID(int=0)
+"""Before every id."""
+
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
 
@@ -56,10 +59,19 @@ def sagas(connection: Connection, now: ColumnElement[datetime], limit: int) -> l
     return list(connection.execute(query).scalars())
 
 
-def stranded(connection: Connection, limit: int) -> list[UUID]:
-    """Return live sagas none of whose steps has a next wake-up."""
-    alive = select(_steps.c.path).where(
-        _steps.c.saga_id == _sagas.c.id, _steps.c.state.in_(sorted(STEP_LIVE))
+def stranded(connection: Connection, after: UUID, window: int) -> tuple[list[UUID], UUID]:
+    """Look at the next ``window`` live sagas behind ``after``, by id.
+
+    Return those none of whose steps has a next wake-up, and where to go on; at the end that is the
+    beginning again. However many sagas there are, one look costs the same.
+    """
+    live = _sagas.c.state.in_(sorted(SAGA_LIVE))
+    seen = select(_sagas.c.id).where(live, _sagas.c.id > after).order_by(_sagas.c.id).limit(window)
+    ids = list(connection.execute(seen).scalars())
+    if not ids:
+        return [], FIRST
+    moves = _steps.c.saga_id == _sagas.c.id, _steps.c.state.in_(sorted(STEP_LIVE))
+    still = select(_sagas.c.id).where(
+        _sagas.c.id.in_(ids), live, ~select(_steps.c.path).where(*moves).exists()
     )
-    query = select(_sagas.c.id).where(_sagas.c.state.in_(sorted(SAGA_LIVE)), ~alive.exists())
-    return list(connection.execute(query.limit(limit)).scalars())
+    return list(connection.execute(still).scalars()), ids[-1] if len(ids) == window else FIRST

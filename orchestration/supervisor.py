@@ -53,6 +53,7 @@ class Supervisor:
         self.dispatcher = dispatcher
         self.batch = batch
         self.node_timeout = node_timeout
+        self._looked_until: UUID = due.FIRST
         self.duties: dict[str, Callable[[], int]] = {
             "dead_nodes": self.sweep_dead_nodes,
             "overdue_leases": self.sweep_overdue_leases,
@@ -137,8 +138,9 @@ class Supervisor:
     def sweep_stranded(self) -> int:
         """Find live sagas in which nothing is due ever again, and derive what should be.
 
-        By construction there are none; what a hand in the database left behind is found here.
+        By construction there are none; what a hand in the database left behind is found here, by
+        looking at one batch of the live sagas after another.
         """
         with self.store.reading() as connection:
-            sagas: list[UUID] = due.stranded(connection, self.batch)
+            sagas, self._looked_until = due.stranded(connection, self._looked_until, self.batch)
         return sum(self.scheduler.nudge(saga_id) for saga_id in sagas)

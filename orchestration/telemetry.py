@@ -1,4 +1,8 @@
-"""Structured logs with the ids of what they are about. Secrets and payloads are never logged."""
+"""Structured logs with the ids of what they are about. Secrets and payloads are never logged.
+
+Everything goes through the standard library's logging: its locks survive a fork, which a worker's
+parent does at any time, also while another thread of it writes a line.
+"""
 
 import logging
 import sys
@@ -22,20 +26,36 @@ def log_of(part: str) -> Log:
 
 
 def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
-    """Write logs to stderr, as lines for people or as JSON lines."""
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    """Write every log line of this process to stderr once, for people or as JSON lines."""
+    chain: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *chain],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderer(json=json),
+            ],
+        )
     )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
+        processors=[*chain, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
+
+
+def _renderer(*, json: bool) -> list[structlog.typing.Processor]:
+    if json:
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+
+
+# Until a process says where its logs go, they go where the standard library sends them.
+structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())

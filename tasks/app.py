@@ -31,10 +31,12 @@ _node: list[NodeIdentity] = []
 
 
 def runtime() -> Runtime:
-    """Return this process's parts; a forked child gets its own."""
+    """Return this process's parts; a forked child gets its own.
+
+    What a child inherits is kept, unused: letting go of it could close the parent's connections.
+    """
     pid = os.getpid()
     if pid not in _runtimes:
-        _runtimes.clear()
         _runtimes[pid] = Runtime(app, settings(), _node[0] if _node else None)
     return _runtimes[pid]
 

@@ -5,10 +5,8 @@ warning. It leaves logging alone when somebody answers its signal; this module d
 """
 
 import logging
-import sys
 from typing import Any
 
-import structlog
 from celery.signals import setup_logging
 
 from orchestration.settings import settings
@@ -24,19 +22,6 @@ def set_up_logs(loglevel: int | str | None = logging.INFO, **_: Any) -> None:
     level = logging.getLevelName(loglevel) if isinstance(loglevel, str) else loglevel
     level = level if isinstance(level, int) else logging.INFO
     configure_logs(json=settings().log_json, level=level)
-    *chain, renderer = structlog.get_config()["processors"]
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *chain],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *([structlog.processors.format_exc_info] if settings().log_json else []),
-                renderer,
-            ],
-        )
-    )
-    logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
