@@ -126,6 +126,7 @@ def test_each_fault_is_understood(
         hotels.order(a_call(), BODY)
 
 
+@pytest.mark.proves("SAS-08")
 def test_an_answer_that_takes_longer_than_the_time_left_is_unknown(
     remote: PartnerProcess, hotels: Partner
 ) -> None:
