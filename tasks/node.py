@@ -88,9 +88,6 @@ def _runs(pid: int) -> bool:
         return False
 
 
-_keepers: list[Keeper] = []
-
-
 @celeryd_after_setup.connect
 def _join(sender: str, **_: Any) -> None:
     """Before the pool is forked: store the definitions, enter the roster, free what we held."""
@@ -113,9 +110,8 @@ def _keep(sender: Any, **_: Any) -> None:
     node = runtime().node
     if node is None:
         return
-    keeper = Keeper(node, _pool_children(sender.controller))
-    _keepers[:] = [keeper]
-    keeper.start()
+    sender.controller.keeper = Keeper(node, _pool_children(sender.controller))
+    sender.controller.keeper.start()
 
 
 def _pool_children(worker: Any) -> Callable[[], set[int]]:
@@ -130,13 +126,13 @@ def _pool_children(worker: Any) -> Callable[[], set[int]]:
 
 
 @worker_shutdown.connect
-def _leave(**_: Any) -> None:
+def _leave(sender: Any, **_: Any) -> None:
     """Sign off; what is still held is taken back by the next sweep."""
-    for keeper in _keepers:
+    keeper: Keeper | None = getattr(sender, "keeper", None)
+    if keeper is not None:
         keeper.ended.set()
         keeper.join(timeout=5)
         keeper.roster.end(keeper.node.id)
-    _keepers.clear()
 
 
 @task_failure.connect

@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 READY_WITHIN = 20.0  # seconds
@@ -48,20 +49,22 @@ class PartnerProcess:
         return self
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + READY_WITHIN
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise RuntimeError(f"{self.service} ended at once with {process.returncode}")
-            try:
-                answer = self.http.get("/healthz")
-            except httpx.TransportError:
-                time.sleep(0.02)
-                continue
-            if answer.json() == {"service": self.service}:
-                return
+        eventually(
+            lambda: self._is_ready(process),
+            within=READY_WITHIN,
+            describe=f"{self.service} answers on port {self.port}",
+        )
+
+    def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"{self.service} ended at once with {process.returncode}")
+        try:
+            answer = self.http.get("/healthz")
+        except httpx.TransportError:
+            return False
+        if answer.json() != {"service": self.service}:
             raise RuntimeError(f"port {self.port} was taken by somebody else")
-        self.kill()
-        raise TimeoutError(f"{self.service} was not ready within {READY_WITHIN} s")
+        return True
 
     def kill(self) -> None:
         """SIGKILL, as a power cut would do it."""

@@ -136,6 +136,7 @@ def test_functions_stay_short() -> None:
     lengths = {
         f"{name_of(path)}:{function.lineno} {function.name}": length(function)
         for path in sources()
+        if "versions" not in path.parts  # a migration is a list of columns
         for function in functions(path)
     }
     assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_MAX} == {}
