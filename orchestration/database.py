@@ -60,7 +60,7 @@ def open_engine(url: str, *, pool_size: int = 5) -> Engine:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # A port that is no number; its text may hold the password.
         msg = "database_url is not a database URL, such as sqlite:///atalaia.db"
         raise ConfigurationError(msg) from None
     if parsed.get_backend_name() == "sqlite":
