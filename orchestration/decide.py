@@ -18,7 +18,7 @@ from models.states import (
 )
 from orchestration import command, late
 from orchestration.definition import Definition
-from orchestration.doubt import lose, over, settle, settle_undo, turn_back
+from orchestration.doubt import is_late, lose, over, settle, settle_undo, turn_back
 from orchestration.draft import Draft
 from orchestration.events import (
     Answered,
@@ -95,7 +95,7 @@ def _reported(draft: Draft, event: Reported) -> None:
 
 def _succeeded(draft: Draft, step: StepSnapshot, result: Any) -> None:
     backward = step.direction is Direction.BACKWARD
-    if step.failure_count:
+    if step.failure_count or is_late(draft, step, draft.now):
         draft.answered(step.path, "by_itself", "scheduler", "it succeeded")
     draft.move(
         step,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from models.states import AttemptState, Direction, Operation, SagaState, StepState
+from models.states import STEP_SETTLED, AttemptState, Direction, Operation, SagaState, StepState
 from orchestration.draft import ASKING_CEILING, MAY_BE_UNSENT, Draft, spaced
 from orchestration.events import Failed, FailureKind
 from orchestration.late import WATCH, watch_for
@@ -63,11 +63,12 @@ def settle(
     verdict = resolve(case)
     if verdict.action is Action.RETRY and not (verdict.slow or case.forward_only):
         begins_at = draft.now + _delay(draft, seen, verdict, delay)
-        verdict = resolve(replace(case, late=case.late or _late(draft, seen, begins_at)))
+        verdict = resolve(replace(case, late=case.late or is_late(draft, seen, begins_at)))
     reason = f"{why}; {verdict.why}" if why else verdict.why
     _apply(draft, step, seen, verdict, reason, answer=answer, closes=closes, delay=delay, **changes)
     if verdict.alert and verdict.action is not Action.PARK:
-        draft.alert(step.path, verdict.alert, reason)
+        settled = draft.steps[step.path].state in STEP_SETTLED
+        draft.alert("" if settled else step.path, verdict.alert, reason)
 
 
 def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
@@ -80,7 +81,7 @@ def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
         answer=answer,
         doubt=step.doubt_at is not None,
         spent=step.failure_count >= policy.max_attempts,
-        late=_late(draft, step, draft.now),
+        late=is_late(draft, step, draft.now),
         aborting=draft.aborting,
         age=age,
         to_horizon=_to_horizon(draft, step, answer),
@@ -89,7 +90,8 @@ def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
     )
 
 
-def _late(draft: Draft, step: StepSnapshot, at: datetime) -> bool:
+def is_late(draft: Draft, step: StepSnapshot, at: datetime) -> bool:
+    """Tell whether the time of the step or of the saga will have passed at an instant."""
     return at >= draft.saga.deadline_at or over(draft, step, at)
 
 

@@ -281,6 +281,5 @@ class Draft:
 
     def end(self, state: SagaState, why: str) -> None:
         """End the saga, and with it the questions about it as a whole."""
-        if self.saga.wake_at is None or self.saga.state is SagaState.HALTED:
-            self.answered("", "by_itself", "scheduler", why)
+        self.answered("", "by_itself", "scheduler", why)
         self.move_saga("finish", why, state=state, ended_at=self.now, wake_at=None)

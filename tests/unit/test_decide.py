@@ -1069,3 +1069,20 @@ def test_deciding_twice_gives_the_same() -> None:
     event = Crashed(path="hotel", attempt=1)
     first = decide(run.definition, run.saga, event, run.now)
     assert decide(run.definition, run.saga, event, run.now) == first
+
+
+@pytest.mark.proves("row 5")
+def test_a_late_effect_of_the_pivot_is_an_alarm_about_the_saga_until_it_ends() -> None:
+    run = trip().done("flight", "hotel", "car")
+    run.take("payment")
+    run.deadline().lose("payment").answer("payment", Applied("paid"))
+    assert (run.kinds(), run.kinds("payment")) == ({"overdue"}, set())
+    assert run.done("receipt").state == "completed"
+    assert run.open == {}
+
+
+def test_a_late_step_behind_the_pivot_that_succeeds_asks_for_nobody_any_more() -> None:
+    run = trip().done("flight", "hotel", "car", "payment").deadline().crash("receipt")
+    assert run.kinds("receipt") == {"stuck"}
+    run.wake("receipt").done("receipt")
+    assert (run.state, run.open) == ("completed", {})
