@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.database import READS, database_now
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
+from orchestration.statement import Prepared
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -61,6 +63,18 @@ class Store:
     ) -> None:
         self.engine = engine
         self.now = now
+        self._time = Prepared(select(now().label("now")))
+        mine = _steps.c.saga_id == bindparam("saga")
+        steps = select(*_STEP_COLUMNS, now().label("now")).where(mine).order_by(_steps.c.path)
+        self._lock_steps = Prepared(steps.with_for_update(key_share=True))
+        work = select(
+            *_STEP_COLUMNS,
+            _steps.c.result,
+            _sagas.c.input,
+            _sagas.c.definition_id,
+            now().label("now"),
+        ).join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
+        self._read_for_work = Prepared(work.where(mine, _steps.c.path == bindparam("at")))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -78,7 +92,8 @@ class Store:
 
     def time(self, connection: Connection) -> datetime:
         """Return the database's time."""
-        return connection.execute(select(self.now())).scalar_one()
+        now: datetime = self._time.all(connection)[0].now
+        return now
 
     # --- definitions ---------------------------------------------------------------------------
 
@@ -117,10 +132,7 @@ class Store:
 
     def add_saga_unless_key_taken(self, connection: Connection, values: Mapping[str, Any]) -> bool:
         """Insert the saga row; tell whether it is new."""
-        statement = _insert_unless_exists(connection, _sagas).values(values)
-        # SQLAlchemy forgets the row count of an INSERT unless asked to keep it.
-        result = connection.execute(statement, execution_options={"preserve_rowcount": True})
-        return result.rowcount == 1
+        return _ADD_SAGA[connection.dialect.name].change(connection, **values) == 1
 
     def saga_of_key(self, connection: Connection, workflow: str, key: str) -> Any:
         """Return (id, input) of the saga that was started under ``key``."""
@@ -133,7 +145,7 @@ class Store:
         self, connection: Connection, saga_id: UUID, steps: Iterable[StepSnapshot]
     ) -> None:
         """Insert the steps of a new saga."""
-        connection.execute(insert(_steps), [step_values(saga_id, step) for step in steps])
+        ADD_STEP.change_many(connection, [step_values(saga_id, step) for step in steps])
 
     # --- locked reads --------------------------------------------------------------------------
 
@@ -141,14 +153,10 @@ class Store:
         self, connection: Connection, saga_id: UUID, *, skip_locked: bool = False
     ) -> Locked | None:
         """Lock a saga and its steps; ``None`` if there is none, or it is locked and skipped."""
-        query = select(*_SAGA_COLUMNS, _sagas.c.definition_id).where(_sagas.c.id == saga_id)
-        query = query.with_for_update(key_share=True, skip_locked=skip_locked)
-        row = connection.execute(query).first()
+        row = (_LOCK_SAGA_IF_FREE if skip_locked else _LOCK_SAGA).first(connection, saga=saga_id)
         if row is None:
             return None
-        query = select(*_STEP_COLUMNS, self.now().label("now")).where(_steps.c.saga_id == saga_id)
-        query = query.order_by(_steps.c.path).with_for_update(key_share=True)
-        rows = connection.execute(query).all()
+        rows = self._lock_steps.all(connection, saga=saga_id)
         saga = SagaSnapshot(
             id=row.id,
             state=SagaState(row.state),
@@ -164,25 +172,11 @@ class Store:
 
     def read_for_work(self, connection: Connection, saga_id: UUID, path: str) -> Any | None:
         """Return a step with its saga's input and definition, and the time; without a lock."""
-        query = (
-            select(
-                *_STEP_COLUMNS,
-                _steps.c.result,
-                _sagas.c.input,
-                _sagas.c.definition_id,
-                self.now().label("now"),
-            )
-            .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
-            .where(_steps.c.saga_id == saga_id, _steps.c.path == path)
-        )
-        return connection.execute(query).first()
+        return self._read_for_work.first(connection, saga=saga_id, at=path)
 
     def results_of(self, connection: Connection, saga_id: UUID) -> dict[str, Any]:
         """Return the results of the steps that have succeeded, by path."""
-        query = select(_steps.c.path, _steps.c.result).where(
-            _steps.c.saga_id == saga_id, _steps.c.state == StepState.SUCCEEDED
-        )
-        return {row.path: row.result for row in connection.execute(query)}
+        return {row.path: row.result for row in _RESULTS.all(connection, saga=saga_id)}
 
     def grant_lease_if_dispatched(  # noqa: PLR0913 - the fields of one lease
         self,
@@ -199,41 +193,37 @@ class Store:
     ) -> bool:
         """Open the next attempt with the lease, the send marker; tell whether it was given."""
         number = step.attempt + 1
-        change = (
-            update(_steps)
-            .where(
-                _steps.c.saga_id == saga_id,
-                _steps.c.path == step.path,
-                _steps.c.state == StepState.DISPATCHED,
-                _steps.c.attempt == step.attempt,
-            )
-            .values(
-                state=StepState.LEASED,
-                attempt=number,
-                node_id=node_id,
-                pid=pid,
-                granted_at=now,
-                deadline_at=deadline_at,
-                wake_at=wake_at,
-                dispatch_count=0,
-                crash_count=0,
-                asked_count=0,
-            )
+        granted = change_step(GRANTED).change(
+            connection,
+            was_saga=saga_id,
+            was_path=step.path,
+            was_attempt=step.attempt,
+            was_state=StepState.DISPATCHED,
+            state=StepState.LEASED,
+            attempt=number,
+            node_id=node_id,
+            pid=pid,
+            granted_at=now,
+            deadline_at=deadline_at,
+            wake_at=wake_at,
+            dispatch_count=0,
+            crash_count=0,
+            asked_count=0,
         )
-        if connection.execute(change).rowcount != 1:
+        if granted != 1:
             return False
-        values = {
-            "saga_id": saga_id,
-            "path": step.path,
-            "no": number,
-            "direction": step.direction,
-            "incarnation": step.incarnation,
-            "state": AttemptState.OPEN,
-            "node": node,
-            "pid": pid,
-            "granted_at": now,
-        }
-        connection.execute(insert(_attempts).values(values))
+        _ADD_ATTEMPT.change(
+            connection,
+            saga_id=saga_id,
+            path=step.path,
+            no=number,
+            direction=step.direction,
+            incarnation=step.incarnation,
+            state=AttemptState.OPEN,
+            node=node,
+            pid=pid,
+            granted_at=now,
+        )
         return True
 
     def hasten_if_dispatched(
@@ -296,5 +286,50 @@ def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
 
 
 def _insert_unless_exists(connection: Connection, table: Table) -> Any:
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    return dialect.insert(table).on_conflict_do_nothing()
+    return _upsert(connection.dialect.name, table)
+
+
+def _upsert(dialect: str, table: Table) -> Any:
+    kind = sqlite if dialect == "sqlite" else postgresql
+    return kind.insert(table).on_conflict_do_nothing()
+
+
+@cache
+def change_step(columns: tuple[str, ...]) -> Prepared:
+    """Return the guarded update of some columns of a step: only if it is what it was.
+
+    Its parameters are ``was_saga``, ``was_path``, ``was_attempt``, ``was_state`` and the columns.
+    """
+    same = (
+        _steps.c.saga_id == bindparam("was_saga"),
+        _steps.c.path == bindparam("was_path"),
+        _steps.c.attempt == bindparam("was_attempt"),
+        _steps.c.state == bindparam("was_state"),
+    )
+    return Prepared(update(_steps).where(*same), columns)
+
+
+GRANTED = (
+    "state", "attempt", "node_id", "pid", "granted_at", "deadline_at", "wake_at",
+    "dispatch_count", "crash_count", "asked_count",
+)  # fmt: skip
+ADD_STEP = Prepared(insert(_steps), ("saga_id", *STEP_FIELDS))
+_STARTED = (
+    "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
+    "wake_at",
+)  # fmt: skip
+_ADD_SAGA = {
+    dialect: Prepared(_upsert(dialect, _sagas), _STARTED) for dialect in ("sqlite", "postgresql")
+}
+_ADD_ATTEMPT = Prepared(
+    insert(_attempts),
+    ("saga_id", "path", "no", "direction", "incarnation", "state", "node", "pid", "granted_at"),
+)
+_SAGA = select(*_SAGA_COLUMNS, _sagas.c.definition_id).where(_sagas.c.id == bindparam("saga"))
+_LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))
+_LOCK_SAGA_IF_FREE = Prepared(_SAGA.with_for_update(key_share=True, skip_locked=True))
+_RESULTS = Prepared(
+    select(_steps.c.path, _steps.c.result).where(
+        _steps.c.saga_id == bindparam("saga"), _steps.c.state == StepState.SUCCEEDED
+    )
+)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, insert, select, update
 
 from models import Attempt, Incident, JournalEntry, Saga, Step
 from models.states import AttemptState
@@ -24,7 +24,8 @@ from orchestration.events import (
     Refuse,
     Send,
 )
-from orchestration.store import STEP_FIELDS, attempt_is, step_values
+from orchestration.statement import Prepared
+from orchestration.store import STEP_FIELDS, attempt_is, change_step, step_values
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -33,8 +34,27 @@ _incidents: Table = Incident.__table__  # type: ignore[assignment]
 _journal: Table = JournalEntry.__table__  # type: ignore[assignment]
 
 _ENTRY: dict[str, Any] = {
-    "path": "", "attempt": 0, "from_state": "", "to_state": "", "row": None, "details": None,
+    "path": "", "attempt": 0, "from_state": "", "to_state": "", "reason": "", "row": None, "details": None,
 }  # fmt: skip
+
+
+_ADD_ENTRY = Prepared(insert(_journal), ("saga_id", "at", "actor", "verb", *_ENTRY))
+_ADD_STEP_WITH_RESULT = Prepared(insert(_steps), ("saga_id", *STEP_FIELDS, "result"))
+_CLOSE_ATTEMPT = Prepared(
+    update(_attempts).where(
+        _attempts.c.saga_id == bindparam("was_saga"),
+        _attempts.c.path == bindparam("was_path"),
+        _attempts.c.no == bindparam("was_no"),
+        _attempts.c.state == AttemptState.OPEN,
+    ),
+    ("state", "ended_at", "error"),
+)
+_MOVE_SAGA = Prepared(
+    update(_sagas).where(
+        _sagas.c.id == bindparam("was_saga"), _sagas.c.state == bindparam("was_state")
+    ),
+    ("state", "abort", "wake_at", "ended_at"),
+)
 
 
 class StaleWriteError(Exception):
@@ -56,7 +76,7 @@ def apply(
         if entry is not None:
             entries.append(_ENTRY | {"saga_id": saga_id, "at": now, "actor": actor} | entry)
     if entries:
-        connection.execute(insert(_journal), entries)
+        _ADD_ENTRY.change_many(connection, entries)
 
 
 def _write(
@@ -97,25 +117,19 @@ def _move_step(
     }
     if move.result is not UNSET:
         values["result"] = move.result
-    guard = (
-        _steps.c.saga_id == saga_id,
-        _steps.c.path == before.path,
-        _steps.c.attempt == before.attempt,
-        _steps.c.state == before.state,
+    values["state"] = after.state
+    changed = change_step(tuple(sorted(values))).change(
+        connection,
+        was_saga=saga_id,
+        was_path=before.path,
+        was_attempt=before.attempt,
+        was_state=before.state,
+        **values,
     )
-    if connection.execute(update(_steps).where(*guard).values(values)).rowcount != 1:
+    if changed != 1:
         raise StaleWriteError(before.path)
     if move.closes is not None:
-        change = (
-            update(_attempts)
-            .where(
-                *attempt_is(saga_id, before.path, before.attempt),
-                _attempts.c.state == AttemptState.OPEN,
-            )
-            .values(state=move.closes, ended_at=now, error=after.error)
-        )
-        if connection.execute(change).rowcount != 1:
-            raise StaleWriteError(before.path)
+        _close_attempt(connection, saga_id, move, now)
     if move.quiet:
         return None
     return {
@@ -129,9 +143,24 @@ def _move_step(
     }
 
 
+def _close_attempt(connection: Connection, saga_id: UUID, move: MoveStep, now: datetime) -> None:
+    closed = _CLOSE_ATTEMPT.change(
+        connection,
+        was_saga=saga_id,
+        was_path=move.before.path,
+        was_no=move.before.attempt,
+        state=move.closes,
+        ended_at=now,
+        error=move.after.error,
+    )
+    if closed != 1:
+        raise StaleWriteError(move.before.path)
+
+
 def _add_step(connection: Connection, saga_id: UUID, decision: AddStep) -> dict[str, Any]:
-    values = step_values(saga_id, decision.step) | {"result": decision.result}
-    connection.execute(insert(_steps).values(values))
+    _ADD_STEP_WITH_RESULT.change(
+        connection, **step_values(saga_id, decision.step), result=decision.result
+    )
     return {
         "path": decision.step.path,
         "verb": "watch",
@@ -143,14 +172,16 @@ def _add_step(connection: Connection, saga_id: UUID, decision: AddStep) -> dict[
 
 def _move_saga(connection: Connection, saga_id: UUID, move: MoveSaga) -> dict[str, Any]:
     before, after = move.before, move.after
-    change = (
-        update(_sagas)
-        .where(_sagas.c.id == saga_id, _sagas.c.state == before.state)
-        .values(
-            state=after.state, abort=after.abort, wake_at=after.wake_at, ended_at=after.ended_at
-        )
+    changed = _MOVE_SAGA.change(
+        connection,
+        was_saga=saga_id,
+        was_state=before.state,
+        state=after.state,
+        abort=after.abort,
+        wake_at=after.wake_at,
+        ended_at=after.ended_at,
     )
-    if connection.execute(change).rowcount != 1:
+    if changed != 1:
         raise StaleWriteError(str(saga_id))
     return {
         "verb": move.verb,

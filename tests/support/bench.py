@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Engine, literal, select
+from sqlalchemy import ColumnElement, Engine, bindparam, select
 
 from models import Attempt, Incident, JournalEntry, Step
 from models.base import Instant
@@ -35,7 +35,7 @@ class Bench:
 
     def __init__(self, engine: Engine, *workflows: Workflow, holds: bool = False) -> None:
         self.now = datetime(2027, 1, 1, tzinfo=UTC)
-        self.store = Store(engine, now=self._tick)
+        self.store = Store(engine, now=self._clock)
         registry = Registry()
         agents = {step.agent for workflow in workflows for step in workflow.by_name.values()}
         for name in agents:
@@ -52,9 +52,13 @@ class Bench:
         self.node, _ = self.roster.register("bench", 1, sorted(agents), sorted(self.known))
         self.envelope = Envelope(self.leases, self.node, self.known)
 
-    def _tick(self) -> ColumnElement[datetime]:
+    def _clock(self) -> ColumnElement[datetime]:
+        """The present as SQL: the bench's own time, which ticks whenever it is asked for."""
+        return bindparam("clock", callable_=self._tick, type_=Instant(), unique=True)
+
+    def _tick(self) -> datetime:
         self.now += timedelta(microseconds=1)
-        return literal(self.now, Instant())
+        return self.now
 
     # --- as a broker -------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ MAY_WRITE_SQL = {
     "orchestration/database.py",
     "orchestration/due.py",
     "orchestration/roster.py",
+    "orchestration/statement.py",
     "orchestration/store.py",
     "orchestration/views.py",
     "orchestration/writer.py",

@@ -1,0 +1,94 @@
+"""Prepared: a statement of SQLAlchemy Core that is built once and then run at driver level.
+
+Building and hashing an expression costs more than the databases need to run it. So the statements
+of the hot path are written in Core, compiled to text once for each dialect, and afterwards only
+their parameters are converted, by the same column types as ever.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Executable
+from sqlalchemy.sql.compiler import SQLCompiler
+
+Convert = Callable[[Any], Any] | None
+
+
+class Prepared:
+    """One statement. ``columns`` are those that an INSERT or the SET of an UPDATE is given."""
+
+    def __init__(self, statement: Executable, columns: Iterable[str] = ()) -> None:
+        self.statement: Any = statement
+        self.columns = tuple(columns)
+        self._forms: dict[str, _Form] = {}
+
+    def _form(self, dialect: Dialect) -> "_Form":
+        form = self._forms.get(dialect.name)
+        if form is None:
+            form = self._forms[dialect.name] = _Form(self.statement, self.columns, dialect)
+        return form
+
+    def change(self, connection: Connection, **values: Any) -> int:
+        """Run it and return how many rows it changed."""
+        form = self._form(connection.dialect)
+        return connection.exec_driver_sql(form.sql, form.bind(values)).rowcount
+
+    def change_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run it once for each of ``rows``, which all hold the same names."""
+        form = self._form(connection.dialect)
+        connection.exec_driver_sql(form.sql, [form.bind(row) for row in rows])
+
+    def all(self, connection: Connection, **values: Any) -> list[Any]:
+        """Run it and return its rows, each with its columns as attributes."""
+        form = self._form(connection.dialect)
+        with connection.exec_driver_sql(form.sql, form.bind(values)) as result:
+            return [form.record(row) for row in result]
+
+    def first(self, connection: Connection, **values: Any) -> Any | None:
+        """Run it and return its first row, or ``None``."""
+        rows = self.all(connection, **values)
+        return rows[0] if rows else None
+
+
+class _Form:
+    """The text of a statement in one dialect, and how its values are converted."""
+
+    def __init__(self, statement: Any, columns: tuple[str, ...], dialect: Dialect) -> None:
+        compiled: SQLCompiler = statement.compile(
+            dialect=dialect, column_keys=list(columns) if columns else None
+        )
+        self.sql = str(compiled)
+        self.constants = dict(compiled.params)
+        self.callables = {
+            name: bound.callable for bound, name in compiled.bind_names.items() if bound.callable
+        }
+        self.converts: dict[str, Convert] = {
+            name: bound.type.dialect_impl(dialect).bind_processor(dialect)
+            for bound, name in compiled.bind_names.items()
+        }
+        self.positions: list[str] | None = compiled.positiontup if compiled.positional else None
+        selected = list(getattr(statement, "selected_columns", ()))
+        self.row = namedtuple("Row", [column.key for column in selected])  # type: ignore[misc]  # noqa: PYI024
+        self.reads: list[Convert] = [
+            column.type.dialect_impl(dialect).result_processor(dialect, None) for column in selected
+        ]
+
+    def bind(self, values: Mapping[str, Any]) -> Any:
+        """Return the parameters as the driver takes them."""
+        given = self.constants | dict(values)
+        for name, call in self.callables.items():
+            given[name] = call()
+        if self.positions is not None:
+            return tuple(_converted(self.converts[name], given[name]) for name in self.positions)
+        return {name: _converted(convert, given[name]) for name, convert in self.converts.items()}
+
+    def record(self, row: Sequence[Any]) -> Any:
+        """Return a row of the driver with every value as its column's type."""
+        return self.row(
+            *(_converted(read, value) for read, value in zip(self.reads, row, strict=True))
+        )
+
+
+def _converted(convert: Convert, value: Any) -> Any:
+    return value if convert is None else convert(value)
