@@ -9,130 +9,46 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY
 from datetime import timedelta
-from functools import cached_property, wraps
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import pydantic
 from jsonschema import Draft202012Validator, FormatChecker
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from orchestration.contract import AgentContract
+from orchestration.declared import (
+    LONGEST,
+    NAME,
+    NAME_MAX,
+    Duration,
+    Name,
+    declared,
+    explain,
+    refusing,
+)
 from orchestration.errors import DefinitionError, InputError
+from orchestration.retry import RetryOverride, RetryPolicy
 
-NAME = r"^[a-z][a-z0-9_]*([.-][a-z0-9_]+)*$"
+__all__ = [
+    "Definition",
+    "Parallel",
+    "RetryOverride",
+    "RetryPolicy",
+    "Sequence",
+    "Step",
+    "Workflow",
+    "explain",
+    "parallel",
+    "sequence",
+    "steps_of",
+]
+
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 DEFAULT_DEADLINE = timedelta(days=1)
-
-Name = Annotated[str, Field(pattern=NAME, max_length=100)]
-Duration = Annotated[timedelta, Field(gt=timedelta(0))]
-Cls = TypeVar("Cls", bound=type[Any])
-
-
-def explain(error: ValidationError) -> str:
-    """Return what is wrong in one line: each field, and what is allowed there."""
-    return "; ".join(
-        ": ".join(filter(None, (".".join(map(str, item["loc"])), item["msg"])))
-        for item in error.errors(include_url=False)
-    )
-
-
-@contextmanager
-def refusing(kind: str, name: str | None = None) -> Iterator[None]:
-    """Turn what pydantic says into a ``DefinitionError`` that names the thing."""
-    try:
-        yield
-    except ValidationError as error:
-        where = f"{kind} {name!r}" if name else kind
-        msg = f"{where}: {explain(error)}"
-        raise DefinitionError(msg) from None
-
-
-@dataclass_transform(frozen_default=True)
-def declared(cls: Cls) -> Cls:
-    """Make ``cls`` a frozen, validated dataclass whose errors are ``DefinitionError``."""
-    made = pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
-    construct: Callable[..., None] = made.__init__
-
-    @wraps(construct)
-    def __init__(self: Any, *name: str, **fields: Any) -> None:  # noqa: N807 - it becomes the method
-        if name:
-            fields["name"], *_ = name
-        with refusing(cls.__name__, fields.get("name")):
-            construct(self, **fields)
-
-    made.__init__ = __init__  # type: ignore[method-assign]
-    return made  # type: ignore[return-value]
-
-
-@declared
-class RetryOverride:
-    """What differs for one error name; whatever is ``None`` is taken from the policy."""
-
-    _: KW_ONLY
-    max_attempts: Annotated[int, Field(ge=1)] | None = None
-    initial_interval: Duration | None = None
-    backoff_coefficient: Annotated[float, Field(ge=1)] | None = None
-    max_interval: Duration | None = None
-
-
-@declared
-class RetryPolicy:
-    """How often and how fast a step is tried again. The delays live in SQL, never in the broker.
-
-    ``max_attempts`` counts failed attempts, whatever their error; an agent's ``RetryLater`` does
-    not count. ``max_interval`` is 100 times the initial one unless given, as in Temporal.
-    Full jitter: a delay is drawn evenly from nothing to the back-off (AWS, "Exponential Backoff
-    And Jitter").
-    """
-
-    _: KW_ONLY
-    max_attempts: Annotated[int, Field(ge=1)] = 3
-    initial_interval: Duration = timedelta(seconds=1)
-    backoff_coefficient: Annotated[float, Field(ge=1)] = 2.0
-    max_interval: Duration | None = None
-    total_timeout: Duration | None = None
-    jitter: Literal["full", "none"] = "full"
-    non_retryable_errors: tuple[str, ...] = ()
-    """Names of exceptions that certainly had no effect and that no repetition can change."""
-    overrides: dict[str, RetryOverride] = Field(default_factory=dict)
-
-    @property
-    def ceiling(self) -> timedelta:
-        """The longest delay that the policy itself asks for."""
-        return self.max_interval or 100 * self.initial_interval
-
-    def backoff(self, failures: int) -> timedelta:
-        """Return the delay after the ``failures``-th failure (from 1), before jitter."""
-        exponent = min(failures - 1, 64)
-        seconds = self.initial_interval.total_seconds() * self.backoff_coefficient**exponent
-        return timedelta(seconds=min(seconds, self.ceiling.total_seconds()))
-
-    def delay(self, failures: int, roll: float, retry_after: timedelta | None = None) -> timedelta:
-        """Return how long to wait; ``roll`` is in [0, 1), ``retry_after`` the remote's word."""
-        backoff = self.backoff(max(failures, 1))
-        drawn = backoff * roll if self.jitter == "full" else backoff
-        return drawn if retry_after is None else retry_after + drawn * 0.1
-
-    def for_error(self, name: str | None) -> "RetryPolicy":
-        """Return the policy that holds after an error of this name."""
-        override = self.overrides.get(name or "")
-        if override is None:
-            return self
-        given = {key: value for key, value in vars(override).items() if value is not None}
-        return replace(self, **given)
-
-    def horizon(self, timeout: timedelta) -> timedelta:
-        """Return the longest time from the first send to the last one."""
-        policies = [self, *(self.for_error(name) for name in self.overrides)]
-        longest = max(
-            sum((timeout + p.backoff(n) for n in range(1, p.max_attempts)), timedelta(0))
-            for p in policies
-        )
-        return min(longest, self.total_timeout) if self.total_timeout else longest
 
 
 @declared
@@ -220,6 +136,9 @@ class Workflow:
         input: type[BaseModel] | dict[str, Any] | None = None,  # noqa: A002 - the field's own word
         deadline: timedelta = DEFAULT_DEADLINE,
     ) -> None:
+        problems = list(_type_problems(name, version, steps, input, deadline))
+        if problems:
+            raise DefinitionError("\n".join(f"workflow {name!r}: {line}" for line in problems))
         self.name = name
         self.version = version
         self.steps = steps
@@ -249,23 +168,31 @@ class Workflow:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Workflow":
         """Return the plan that ``document`` describes."""
+        with refusing("workflow", document["name"]):
+            steps = _NODE.validate_python(document["steps"])
+            deadline = TypeAdapter(timedelta).validate_python(document["deadline"])
         return cls(
             document["name"],
             version=document["version"],
-            steps=_NODE.validate_python(document["steps"]),
+            steps=steps,
             input=document["input_schema"],
-            deadline=TypeAdapter(timedelta).validate_python(document["deadline"]),
+            deadline=deadline,
         )
 
     def parse_input(self, value: Any) -> Any:
         """Return ``value`` validated and as JSON; raise ``InputError`` naming each wrong field."""
-        if self.model is None:
-            return self._parse_by_schema(value)
+        where = f"input of workflow {self.name!r}"
         try:
-            return self.model.model_validate(value).model_dump(mode="json")
+            if self.model is not None:
+                value = self.model.model_validate(value).model_dump(mode="json")
+            value = json.loads(json.dumps(value, allow_nan=False))
         except ValidationError as error:
-            msg = f"input of workflow {self.name!r}: {explain(error)}"
+            msg = f"{where}: {explain(error)}"
             raise InputError(msg) from None
+        except (TypeError, ValueError) as error:
+            msg = f"{where} must be JSON: {error}"
+            raise InputError(msg) from None
+        return value if self.model is not None else self._parse_by_schema(value)
 
     def _parse_by_schema(self, value: Any) -> Any:
         """Validate where only the schema is known, as in a process without the workflow's code."""
@@ -297,14 +224,25 @@ class Workflow:
         return f"Workflow({self.name!r}, version={self.version})"
 
 
+def _type_problems(name: Any, version: Any, steps: Any, given: Any, deadline: Any) -> Iterator[str]:
+    """Yield which argument is not even of its kind."""
+    if not (isinstance(name, str) and len(name) <= NAME_MAX and re.fullmatch(NAME, name)):
+        yield "the name must be lower case, of letters, digits, '_', '-' and '.'"
+    if type(version) is not int or version < 1:
+        yield f"version must be a whole number from 1, got {version!r}"
+    if not isinstance(steps, Step | Sequence | Parallel):
+        yield f"steps must be a Step, sequence() or parallel(), got {steps!r}"
+    model = isinstance(given, type) and issubclass(given, BaseModel)
+    if not (model or given is None or isinstance(given, dict)):
+        yield f"input must be a pydantic model, got {given!r}"
+    if not isinstance(deadline, timedelta):
+        yield f"deadline must be a timedelta, got {deadline!r}"
+    elif not timedelta(0) < deadline <= LONGEST:
+        yield f"deadline must be longer than zero and at most {LONGEST.days} days, got {deadline}"
+
+
 def _structure_problems(workflow: Workflow) -> Iterator[str]:
     """Yield what is wrong with a plan whatever its agents are."""
-    if not re.fullmatch(NAME, workflow.name):
-        yield "the name must be lower case, of letters, digits, '_', '-' and '.'"
-    if workflow.version < 1:
-        yield f"version must be 1 or more, got {workflow.version}"
-    if workflow.deadline <= timedelta(0):
-        yield "deadline must be longer than zero"
     for name, count in Counter(step.name for step in steps_of(workflow.steps)).items():
         if count > 1:
             yield f"step {name!r} stands {count} times; every step needs a name of its own"

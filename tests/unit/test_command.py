@@ -82,7 +82,7 @@ def test_a_close_that_an_operator_asked_for_settles_the_step() -> None:
 def test_a_retry_is_refused_where_the_key_may_be_forgotten() -> None:
     run = halted(contract("book", probe=True, key_retention=timedelta(hours=2)))
     before = run.later(hours=2).saga
-    with pytest.raises(RefusedError, match="may have forgotten the key.*use probe, close"):
+    with pytest.raises(RefusedError, match=r"may have forgotten the key.*use probe, close"):
         run.resolve("hotel", Remedy.RETRY)
     assert run.saga == before
     assert run.kinds("hotel") == {"conflict"}
@@ -91,7 +91,7 @@ def test_a_retry_is_refused_where_the_key_may_be_forgotten() -> None:
 @pytest.mark.proves("K-4", "RT-07")
 def test_a_retry_is_refused_where_it_could_act_twice() -> None:
     run = halted(contract("book", idempotent=False, probe=True, close=True))
-    with pytest.raises(RefusedError, match="'hotel'.*not idempotent"):
+    with pytest.raises(RefusedError, match=r"'hotel'.*not idempotent"):
         run.resolve("hotel", Remedy.RETRY)
 
 

@@ -1,4 +1,4 @@
-"""What arrives too late is refused, kept, and undone where it left an effect that nobody expects."""
+"""What arrives too late is refused, kept, and undone where it left an effect."""
 
 from datetime import timedelta
 from typing import Any
