@@ -18,6 +18,7 @@ from orchestration.decide import UNSERVED
 from orchestration.definition import Definition, Step
 from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported
+from orchestration.failpoint import reach
 from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler
 from orchestration.signals import Answer
@@ -77,6 +78,7 @@ class Leases:
             if refusal is None:
                 refusal = self._take(connection, saga_id, step, definition, node, row.now)
             if refusal is None:
+                reach("p4")
                 return self._work(connection, saga_id, step, row, definition, attempt=number)
             refuse = Refuse(path=path, attempt=number, name=refusal)
             apply(connection, saga_id, [refuse], actor=node.name, now=row.now)

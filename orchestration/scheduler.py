@@ -42,6 +42,7 @@ from orchestration.events import (
     Started,
     Woken,
 )
+from orchestration.failpoint import reach
 from orchestration.handle import Handle
 from orchestration.outbox import publish_after_commit
 from orchestration.ports import Dispatcher
@@ -162,6 +163,7 @@ class Scheduler:
             return handle
         with self.store.transaction() as connection:
             handle, dispatches = self._start(connection, workflow, input, key)
+        reach("p0")
         self.dispatcher.publish(dispatches)
         return handle
 
@@ -218,6 +220,7 @@ class Scheduler:
                 done, dispatches = self._handle(saga_id, event, actor or self.actor, skip_locked)
             except StaleWriteError:
                 continue
+            reach("p2")
             self.dispatcher.publish(dispatches)
             return done
         msg = f"saga {saga_id} was changed by others {_TRIES} times in a row; try again"
@@ -237,6 +240,7 @@ class Scheduler:
             definition = self.definition(connection, locked.definition_id)
             decisions = decide(definition, locked.saga, event, locked.now)
             apply(connection, saga_id, decisions, actor=actor, now=locked.now)
+            reach("p1")
         return True, self._dispatches(definition, saga_id, decisions)
 
     def _dispatches(

@@ -34,8 +34,14 @@ _incidents: Table = Incident.__table__  # type: ignore[assignment]
 _journal: Table = JournalEntry.__table__  # type: ignore[assignment]
 
 _ENTRY: dict[str, Any] = {
-    "path": "", "attempt": 0, "from_state": "", "to_state": "", "reason": "", "row": None, "details": None,
-}  # fmt: skip
+    "path": "",
+    "attempt": 0,
+    "from_state": "",
+    "to_state": "",
+    "reason": "",
+    "row": None,
+    "details": None,
+}
 
 
 _ADD_ENTRY = Prepared(insert(_journal), ("saga_id", "at", "actor", "verb", *_ENTRY))

@@ -17,6 +17,7 @@ from models.states import Operation
 from orchestration.definition import explain
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind, Outcome
+from orchestration.failpoint import reach
 from orchestration.lease import Leases, Work
 from orchestration.roster import NodeIdentity
 from orchestration.signals import (
@@ -52,25 +53,31 @@ class Envelope:
     def attempt(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
         """Run an action or a compensation under a lease; return a word for the worker's log."""
         log = log_for(saga, path, number)
+        reach("p3")
         work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
         if work is None:
             log.info("refused", operation=str(operation))
             return "refused"
+        reach("p5")
         call = self._call(agent, work, work.key, log)
         if isinstance(call, Failed):
             outcome: Outcome | None = call
         else:
             outcome = _outcome(agent, operation, work, call)
+        reach("p7")
         if outcome is None:
             log.warning("dropped", reason="the lease was taken away")
             return "dropped"
         self._report(work, outcome, log)
+        reach("p8")
         word = "succeeded" if isinstance(outcome, Done) else f"failed: {outcome.kind}"
         log.info(word, operation=str(operation))
+        reach("p9")
         return word
 
     def inquire(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
         """Run a probe or a close and hand in the answer."""
+        reach("p3")
         saga_id = UUID(saga)
         work = self.leases.inquiry(saga_id, path, number, operation)
         if work is None:
@@ -78,10 +85,12 @@ class Envelope:
             return "refused"
         log = log_for(saga, path, work.attempt)
         answer = self._ask(agent, operation, work, log)
+        reach("p7")
         word = type(answer).__name__.lower()
         deadline = time.monotonic() + work.time_left.total_seconds()
         persist(partial(self.leases.answer, saga_id, path, number, answer), deadline, log)
         log.info(word, operation=str(operation))
+        reach("p9")
         return word
 
     def _ask(self, agent: Agent, operation: Operation, work: Work, log: Log) -> Answer:

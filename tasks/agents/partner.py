@@ -23,6 +23,7 @@ from orchestration import (
     RetryLater,
     Unclear,
 )
+from orchestration.failpoint import reach
 from tasks.agent import Call
 from tasks.agents.meaning import code, understand
 
@@ -118,12 +119,14 @@ class Partner:
             raise RetryLater("no time is left to send anything")
         client = _client(str(getattr(TravelSettings(), f"{self._service}_url")))
         try:
-            return client.request(method, path, timeout=_timeout(budget), **content)
+            response = client.request(method, path, timeout=_timeout(budget), **content)
         except NEVER_SENT as error:
             raise RetryLater(f"{self._service} cannot be reached: {error}") from error
         except httpx.TransportError as error:
             name = type(error).__name__
             raise OutcomeUnknown(f"{self._service} gave no answer: {name} {error}") from error
+        reach("p6")
+        return response
 
 
 def _timeout(budget: timedelta) -> httpx.Timeout:

@@ -22,7 +22,7 @@ FUNCTION_P90 = 25
 # Whoever asks for the time or for chance there, is asked by everybody else.
 MAY_ASK_THE_CLOCK = {"orchestration/ports.py", "tasks/app.py"}
 MAY_ROLL_DICE = {"orchestration/ports.py", "tasks/app.py"}
-MAY_HOLD_STATE = {"orchestration/registry.py", "tasks/app.py"}
+MAY_HOLD_STATE = {"orchestration/failpoint.py", "orchestration/registry.py", "tasks/app.py"}
 MAY_WRITE_SQL = {
     "orchestration/database.py",
     "orchestration/due.py",
