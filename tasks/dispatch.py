@@ -6,6 +6,7 @@ from typing import Any
 
 from celery import Celery
 
+from models.states import Operation
 from orchestration.events import Dispatch
 from orchestration.telemetry import log_of
 
@@ -36,7 +37,7 @@ class CeleryDispatcher:
         self.app.send_task(
             dispatch.name,
             args=[str(dispatch.saga_id), dispatch.path, dispatch.number],
-            argsrepr=f"saga={dispatch.saga_id} step={dispatch.path} number={dispatch.number}",
+            argsrepr=_told(dispatch),
             kwargsrepr="",
             queue=dispatch.queue,
             time_limit=math.ceil(limit.total_seconds()) if limit else None,
@@ -53,3 +54,10 @@ class CeleryDispatcher:
         except Exception as error:  # noqa: BLE001 - not knowing only means to send once more
             log_of("dispatch").info("depth not known", queue=queue, error=repr(error))
             return None
+
+
+def _told(dispatch: Dispatch) -> str:
+    """Return the arguments as Flower and the logs show them; what is cut off there comes last."""
+    asks = dispatch.name.endswith((f".{Operation.PROBE}", f".{Operation.CLOSE}"))
+    what = "question" if asks else "attempt"
+    return f"step={dispatch.path} {what}={dispatch.number} saga={dispatch.saga_id}"

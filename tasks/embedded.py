@@ -189,11 +189,9 @@ class EmbeddedBroker:
         if process:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()  # The server flushes its append-only file on SIGTERM.
-                try:
-                    process.wait(patience.total_seconds())
-                except psutil.TimeoutExpired:
+                if not _ended(server, patience):
                     process.kill()
-                    process.wait(patience.total_seconds())
+                    _ended(server, patience)
         if self._child and self._child.pid == server.pid:
             self._child.wait(patience.total_seconds())
 
@@ -216,6 +214,16 @@ def _proven(server: _Server) -> psutil.Process | None:
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
+
+
+def _ended(server: _Server, patience: timedelta) -> bool:
+    """Wait for the end of a server; one that its parent has not reaped yet has ended, too."""
+    deadline = time.monotonic() + patience.total_seconds()
+    while _proven(server) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 def _program() -> str:

@@ -145,11 +145,17 @@ def ended_by(status: int | None) -> str:
     return f"exit status {status}"
 
 
-def wait_until_ready(children: Iterable[Child], within: float) -> None:
-    """Wait for all children; raise ``StartError`` for the first that ends or takes too long."""
+def wait_until_ready(
+    children: Iterable[Child], within: float, check: Callable[[], None] = lambda: None
+) -> None:
+    """Wait for all children; raise ``StartError`` for the first that ends or takes too long.
+
+    ``check`` is called with every look, and may raise.
+    """
     waiting = list(children)
     deadline = time.monotonic() + within
     while waiting:
+        check()
         for child in list(waiting):
             if not child.runs():
                 raise child.failed(f"did not start ({ended_by(child.bury())})")

@@ -27,7 +27,7 @@ address = "127.0.0.1"
 port = {port}
 basic_auth = ["{user}:{password}"]
 read_only = True
-tasks_columns = "name,args,state,worker,received,runtime,uuid"
+tasks_columns = "name,args,result,state,worker,received,runtime"
 """
 
 

@@ -27,6 +27,7 @@ from orchestration.store import Store
 from tasks.embedded import EmbeddedBroker
 from tasks.processes import (
     Child,
+    StartError,
     ended_by_signals,
     free_ports,
     port_is_free,
@@ -131,7 +132,7 @@ class Stack:
             started.callback(self._stop_children)
             for child in self.children:
                 child.start()
-            wait_until_ready(self.children, READY_WITHIN_SECONDS)
+            wait_until_ready(self.children, READY_WITHIN_SECONDS, self._check_broker)
             self._rest = started.pop_all()
         return self
 
@@ -157,6 +158,10 @@ class Stack:
             for line in self.tend():
                 say(line)
             time.sleep(TEND_SECONDS)
+
+    def _check_broker(self) -> None:
+        if self.broker and not self.broker.runs():
+            raise StartError(f"the broker has ended; see {self.home / 'broker' / 'broker.log'}")
 
     def _check_ports(self) -> None:
         for name in ("web", "flower"):

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -247,3 +248,17 @@ def test_a_configured_program_that_is_not_there_is_named(
 def test_the_url_of_a_broker_that_never_ran_is_refused(broker: EmbeddedBroker) -> None:
     with pytest.raises(BrokerStartError, match="no embedded broker was ever started"):
         broker.url()
+
+
+def test_it_can_be_stopped_while_whoever_started_it_lives_on(
+    directory: Path, owner: Callable[[], subprocess.Popen[str]]
+) -> None:
+    starter = owner()
+    assert starter.stdout is not None
+    starter.stdout.readline()
+    server = psutil.Process(pid_of(directory))
+    before = time.monotonic()
+    EmbeddedBroker(directory).stop()
+    assert time.monotonic() - before < 5
+    assert starter.poll() is None
+    assert server.status() == psutil.STATUS_ZOMBIE  # ended, though its parent has not looked
