@@ -74,14 +74,20 @@ def _problems(step: Step, contract: AgentContract, position: Position) -> Iterat
 
 
 def _problems_before(contract: AgentContract, position: Position, agent: str) -> Iterator[str]:
-    barrier = contract.compensation and contract.compensation_closes_key
+    before = position is Position.BEFORE
+    barrier = before and contract.compensation and contract.compensation_closes_key
     if not (contract.idempotent or contract.close or barrier or contract.at_most_once):
-        yield (
-            f"{agent} has an effect before the pivot and nothing that could settle a doubt about "
-            "it; declare it idempotent=True with a key_retention, give it a close, or a "
-            "compensation with closes_key=True (or declare it at_most_once=True or manual=True)"
+        where, undo = (
+            ("before", "give it a close, or a compensation with closes_key=True")
+            if before
+            else ("at", "or give it a close")
         )
-    if position is Position.BEFORE and not (contract.compensation or contract.at_most_once):
+        yield (
+            f"{agent} has an effect {where} the pivot and nothing that could settle a doubt about "
+            f"it; declare it idempotent=True with a key_retention, {undo} "
+            "(or declare it at_most_once=True or manual=True)"
+        )
+    if before and not contract.compensation:
         yield (
             f"{agent} has an effect before the pivot that cannot be undone; give it a "
             "compensation, make it the pivot, or declare the agent manual=True or effect=False"

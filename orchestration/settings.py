@@ -5,13 +5,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from orchestration.errors import ConfigurationError
 
 Names = Annotated[tuple[str, ...], NoDecode]
-Duration = Annotated[timedelta, Field(gt=timedelta(0))]
+
+
+def _seconds(value: Any) -> Any:
+    """Return a number that was written as text as a number, and anything else as it is."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
 
 
 class Settings(BaseSettings):

@@ -199,7 +199,7 @@ def test_a_compensation_can_be_tried_again_at_once() -> None:
     assert run.step("a").failure_count == 0
 
 
-@pytest.mark.proves("CT-05", "CT-09")
+@pytest.mark.proves("CT-05")
 def test_a_manual_step_that_is_undone_by_hand_lets_its_predecessors_be_undone() -> None:
     manual = contract("hand", manual=True, compensation=False, idempotent=False)
     plan = line(Step("a", agent="book"), Step("hand", agent="hand"), Step("b", agent="book"))

@@ -38,7 +38,8 @@ class Request(BaseModel):
 
 
 def plan(*steps: Step | Sequence | Parallel, **properties: Any) -> Workflow:
-    return Workflow("stay", **({"version": 1, "steps": sequence(*steps)} | properties))
+    usual: dict[str, Any] = {"version": 1, "steps": sequence(*steps)}
+    return Workflow("stay", **(usual | properties))
 
 
 HOTEL = Step("hotel", agent="hotels.book")

@@ -74,8 +74,14 @@ BEFORE: dict[str, dict[str, Any]] = {
     "query": {"effect": False},
     "manual": {"manual": True, "probe": True, **UNDO},
 }  # fmt: skip
-ANYWHERE = ("idempotent", "idempotent_probe", "idempotent_all", "close_probe", "query")
-CONTRACTS = {name: AgentContract(name=name, **given) for name, given in BEFORE.items()}
+FINAL: dict[str, dict[str, Any]] = {
+    "final": {"idempotent": True},
+    "final_probe": {"idempotent": True, "probe": True},
+    "final_close": {"close": True, "probe": True},
+    "final_both": {"idempotent": True, "close": True},
+}
+"""What cannot be undone stands at the pivot or after it."""
+CONTRACTS = {name: AgentContract(name=name, **given) for name, given in (BEFORE | FINAL).items()}
 POLICIES = (
     RetryPolicy(),
     RetryPolicy(max_attempts=1),
@@ -123,10 +129,9 @@ def workflows(draw: st.DrawFn) -> Workflow:
 
     nodes = [tree(tuple(BEFORE), 2)]
     if draw(st.booleans()):
-        pivots = ("idempotent", "idempotent_probe", "idempotent_all", "close_probe")
-        nodes.append(step(pivots, pivot=True))
+        nodes.append(step(tuple(FINAL), pivot=True))
         if draw(st.booleans()):
-            nodes.append(tree(ANYWHERE, 1))
+            nodes.append(tree((*FINAL, "query"), 1))
     plan = Workflow("random", version=1, steps=sequence(*nodes), deadline=timedelta(minutes=40))
     check_safety(plan, CONTRACTS)
     return plan
