@@ -60,4 +60,4 @@ def _told(dispatch: Dispatch) -> str:
     """Return the arguments as Flower and the logs show them; what is cut off there comes last."""
     asks = dispatch.name.endswith((f".{Operation.PROBE}", f".{Operation.CLOSE}"))
     what = "question" if asks else "attempt"
-    return f"step={dispatch.path} {what}={dispatch.number} saga={dispatch.saga_id}"
+    return f"{dispatch.path} {what}={dispatch.number} saga={dispatch.saga_id}"

@@ -28,12 +28,14 @@ LINE_SECONDS = 2.0
 
 
 class Board:
-    """Shows how many sagas are in which state, and what happened last."""
+    """Shows how many sagas are in which state, how many agents were killed, and what happened."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.start = time.monotonic()
         self.counts: Mapping[str, int] = {}
+        self.killed = 0
+        self.rescued = 0
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._live: Live | None = None
         self._shown_at = 0.0
@@ -88,5 +90,7 @@ class Board:
             count = self.counts.get(state, 0)
             bar = Text("█" * round(BAR * count / total), style=COLOURS[state])
             table.add_row(Text(state, style=COLOURS[state]), Text(f"{count:3}"), bar)
+        for name, count in (("killed", self.killed), ("rescued", self.rescued)):
+            table.add_row(Text(name, style="bold"), Text(f"{count:3}"), Text("▪ " * count))
         told = Text("\n".join(self.lines), no_wrap=True, overflow="ellipsis")
         live.update(Group(table, Text(), told), refresh=True)

@@ -107,13 +107,13 @@ class Figures:
             "rescued": len(self.rescued),
             "killed": dict(self.killed),
             "seconds": {name: round(value, 1) for name, value in self.seconds.items()},
-            "kills": [_told(kill, self.sagas[kill.saga]) for kill in self.kills],
+            "kills": [told_of(kill, self.sagas[kill.saga]) for kill in self.kills],
             "audit": self.audit.document(),
             "good": self.good,
         }
 
 
-def _told(kill: Kill, saga: Mapping[str, Any]) -> dict[str, Any]:
+def told_of(kill: Kill, saga: Mapping[str, Any]) -> dict[str, Any]:
     """Return what became of a killed attempt; durations in seconds from the kill."""
     attempt = next(a for a in saga["attempts"] if (a["path"], a["no"]) == (kill.step, kill.attempt))
     step = next(s for s in saga["steps"] if s["path"] == kill.step)
@@ -145,6 +145,8 @@ class Demo:
         self.web = httpx.Client(base_url=str(stack.addresses.web), trust_env=False, timeout=30)
         self.trouble = Trouble(fleet, stack, self.show)
         self.submitted: list[str] = []
+        self._told: set[Kill] = set()
+        self._shown_at = 0.0
 
     def show(self, saga: str) -> dict[str, Any]:
         """Return a saga as the web app shows it."""
@@ -178,20 +180,35 @@ class Demo:
         saga: str = self.web.post("/sagas", json=body).raise_for_status().json()["id"]
         return saga
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Do and show what is due; tell whether all sagas have ended, as far as was looked."""
         for line in (*self.stack.tend(), *self.fleet.tend(), *self.trouble.look()):
             self.board.say(line)
+        self.board.killed = len(self.trouble.kills)
+        if time.monotonic() - self._shown_at < SHOW_SECONDS:
+            return False
+        self._shown_at = time.monotonic()
+        self._tell_rescues()
+        counts = self._counts()
+        self.board.show(counts)
+        return sum(counts[state] for state in ENDED) == len(self.submitted)
+
+    def _tell_rescues(self) -> None:
+        for kill in self.trouble.kills:
+            if kill in self._told:
+                continue
+            told = told_of(kill, self.show(kill.saga))
+            if told["step_settled_after"] is not None:
+                self._told.add(kill)
+                self.board.rescued += told["lease"] == "expired"
+                self.board.say(
+                    f"step {kill.step} of saga {kill.saga}: lease {told['lease']} after "
+                    f"{told['lease_taken_back_after']} s, settled after "
+                    f"{told['step_settled_after']} s"
+                )
 
     def _wait_until_ended(self, deadline: float) -> None:
-        shown_at = 0.0
-        while time.monotonic() < deadline:
-            self._look()
-            if time.monotonic() - shown_at >= SHOW_SECONDS:
-                shown_at = time.monotonic()
-                counts = self._counts()
-                self.board.show(counts)
-                if sum(counts[state] for state in ENDED) == len(self.submitted):
-                    return
+        while not self._look() and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
 
     def _counts(self) -> Counter[str]:
@@ -263,14 +280,10 @@ def play(options: argparse.Namespace, home: Path, console: Console) -> bool:
 
 
 def _report(figures: Figures, options: argparse.Namespace, console: Console) -> None:
-    for kill in figures.document()["kills"]:
-        console.print(
-            f"killed at step {kill['step']} of saga {kill['saga']}: lease {kill['lease']} after "
-            f"{kill['lease_taken_back_after']} s, step settled after {kill['step_settled_after']} "
-            f"s, saga {kill['saga_ended']}",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-    for line in figures.audit.lines():
+    audit = figures.audit
+    verdict = "they agree" if audit.agrees else "THEY DISAGREE"
+    books = f"books: {audit.effects} effects, {audit.cancelled} of them cancelled; {verdict}"
+    for line in (*audit.lines(), f"{books} with how the sagas ended"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     print(json.dumps(figures.document()) if options.json else figures.line(), flush=True)
 

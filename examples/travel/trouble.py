@@ -115,10 +115,10 @@ class Trouble:
         self.killed["agents"] += 1
         if whole:
             self._kill_worker_and_beat(worker.pid)
-            return f"killed {worker.name} and beat, while {_said(kill)}"
+            return f"killed {worker.name} and beat when {_said(kill)}"
         self.killed_pids.add(kill.pid)
         os.kill(kill.pid, signal.SIGKILL)
-        return f"killed pid {kill.pid}, while {_said(kill)}"
+        return f"killed agent {kill.pid} when {_said(kill)}"
 
     def _kill_worker_and_beat(self, pid: int) -> None:
         """Kill a worker with all its processes, as if its machine had gone, and beat."""
@@ -145,6 +145,6 @@ class Trouble:
 
 def _said(kill: Kill) -> str:
     return (
-        f"it waited for {kill.partner}, who had done it: "
-        f"saga {kill.saga}, step {kill.step}, attempt {kill.attempt}"
+        f"{kill.partner} had acted and nothing was recorded: step {kill.step}, "
+        f"attempt {kill.attempt}, saga {kill.saga}"
     )
