@@ -16,6 +16,16 @@ class Dispatcher(Protocol):
         """Return how many messages wait in ``queue``, or ``None`` if that cannot be told."""
 
 
+class Clock(Protocol):
+    """A process's own clock, for durations only; the module ``time`` is one."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+
+
 class SilentDispatcher:
     """Sends nothing; the supervisor's redelivery does it all, only later."""
 

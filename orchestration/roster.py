@@ -4,6 +4,7 @@ A node is one incarnation of a worker. It writes one row each interval, however 
 the leases that it holds stand or fall with that row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import product
@@ -40,14 +41,15 @@ class Held:
 class Roster:
     """The list of nodes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, new_id: Callable[[], UUID] = uuid4) -> None:
         self.store = store
+        self.new_id = new_id
 
     def register(
         self, name: str, pid: int, agents: list[str], definitions: list[str]
     ) -> tuple[NodeIdentity, list[UUID]]:
         """Enter a new incarnation; return it, and the earlier ones of that name, now ended."""
-        identity = NodeIdentity(id=uuid4(), name=name)
+        identity = NodeIdentity(id=self.new_id(), name=name)
         with self.store.transaction() as connection:
             now = self.store.time(connection)
             earlier = _nodes.c.name == name, _nodes.c.ended_at.is_(None)

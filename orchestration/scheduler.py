@@ -6,7 +6,7 @@ it, is committed together; the broker only hears of it afterwards and may forget
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -67,9 +67,16 @@ class Scheduler:
     """Applies events to sagas. One object for each process; safe to use from several threads."""
 
     def __init__(
-        self, store: Store, dispatcher: Dispatcher, registry: Registry, *, actor: str = "scheduler"
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        registry: Registry,
+        *,
+        actor: str = "scheduler",
+        new_id: Callable[[], UUID] = new_saga_id,
     ) -> None:
         self.store = store
+        self.new_id = new_id
         self.dispatcher = dispatcher
         self.registry = registry
         self.actor = actor
@@ -173,7 +180,7 @@ class Scheduler:
         plan, definition_id, definition = self._definition_for_start(connection, workflow)
         value = plan.parse_input(raw)
         now = self.store.time(connection)
-        saga = _new_saga(definition, now)
+        saga = _new_saga(definition, self.new_id(), now)
         row = {
             "id": saga.id,
             "definition_id": definition_id,
@@ -298,7 +305,7 @@ class Scheduler:
             raise NotFoundError(msg)
 
 
-def _new_saga(definition: Definition, now: datetime) -> SagaSnapshot:
+def _new_saga(definition: Definition, saga_id: UUID, now: datetime) -> SagaSnapshot:
     deadline_at = now + definition.workflow.deadline
     steps = {
         step.name: StepSnapshot(
@@ -312,7 +319,7 @@ def _new_saga(definition: Definition, now: datetime) -> SagaSnapshot:
         for step in definition.workflow.by_name.values()
     }
     return SagaSnapshot(
-        id=new_saga_id(),
+        id=saga_id,
         state=SagaState.RUNNING,
         deadline_at=deadline_at,
         wake_at=deadline_at,

@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from models.states import Operation
 from orchestration.contract import AgentContract
+from orchestration.ports import Clock
 from orchestration.registry import registry
 from orchestration.telemetry import Log
 
@@ -52,11 +53,12 @@ class Call(Generic[Input]):
     ends_at: float = field(repr=False)
     """On this process's monotonic clock, in seconds."""
     renew: Callable[[Any], None] = field(repr=False)
+    clock: Clock = field(default=time, repr=False)
 
     @property
     def time_left(self) -> timedelta:
         """How much of the lease is left; never negative. Make every time-out shorter than this."""
-        return timedelta(seconds=max(self.ends_at - time.monotonic(), 0.0))
+        return timedelta(seconds=max(self.ends_at - self.clock.monotonic(), 0.0))
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the call is still at work; ``details`` (JSON) are shown to operators.

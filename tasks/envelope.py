@@ -19,6 +19,7 @@ from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind, Outcome
 from orchestration.failpoint import reach
 from orchestration.lease import Leases, Work
+from orchestration.ports import Clock
 from orchestration.roster import NodeIdentity
 from orchestration.signals import (
     Absent,
@@ -45,10 +46,13 @@ LONGEST_PAUSE_SECONDS = 2.0
 class Envelope:
     """Runs agents for one node."""
 
-    def __init__(self, leases: Leases, node: NodeIdentity, known: set[str]) -> None:
+    def __init__(
+        self, leases: Leases, node: NodeIdentity, known: set[str], clock: Clock = time
+    ) -> None:
         self.leases = leases
         self.node = node
         self.known = known
+        self.clock = clock
 
     def attempt(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
         """Run an action or a compensation under a lease; return a word for the worker's log."""
@@ -87,8 +91,10 @@ class Envelope:
         answer = self._ask(agent, operation, work, log)
         reach("p7")
         word = type(answer).__name__.lower()
-        deadline = time.monotonic() + work.time_left.total_seconds()
-        persist(partial(self.leases.answer, saga_id, path, number, answer), deadline, log)
+        deadline = self.clock.monotonic() + work.time_left.total_seconds()
+        persist(
+            partial(self.leases.answer, saga_id, path, number, answer), deadline, log, self.clock
+        )
         log.info(word, operation=str(operation))
         reach("p9")
         return word
@@ -124,35 +130,36 @@ class Envelope:
             key=key,
             action_key=work.action_key,
             log=log,
-            ends_at=time.monotonic() + work.time_left.total_seconds(),
+            ends_at=self.clock.monotonic() + work.time_left.total_seconds(),
             renew=partial(self.leases.renew, work),
+            clock=self.clock,
         )
 
     def _report(self, work: Work, outcome: Outcome, log: Log) -> None:
         """Report for as long as the lease may last; what is not written is found by a probe."""
-        deadline = time.monotonic() + work.time_left.total_seconds()
+        deadline = self.clock.monotonic() + work.time_left.total_seconds()
         try:
-            persist(partial(self.leases.report, work, outcome), deadline, log)
+            persist(partial(self.leases.report, work, outcome), deadline, log, self.clock)
         except DBAPIError as error:
             if isinstance(outcome, Failed):
                 raise
             message = f"the database refuses the result: {error.orig}"[:LONGEST_ERROR]
             kind = FailureKind.INVALID_RESULT
             refused = Failed(kind=kind, type="InvalidResult", message=message)
-            persist(partial(self.leases.report, work, refused), deadline, log)
+            persist(partial(self.leases.report, work, refused), deadline, log, self.clock)
 
 
-def persist(write: Callable[[], None], deadline: float, log: Log) -> None:
+def persist(write: Callable[[], None], deadline: float, log: Log, clock: Clock = time) -> None:
     """Repeat a write while the database is out of reach, until ``deadline`` (monotonic seconds)."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
             write()
         except (OperationalError, InterfaceError) as error:
-            if time.monotonic() + pause > deadline:
+            if clock.monotonic() + pause > deadline:
                 raise
             log.warning("database out of reach", error=str(error.orig), again_in_seconds=pause)
-            time.sleep(pause)
+            clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
             return
