@@ -12,7 +12,9 @@ _interval = _settings.sweep_interval.total_seconds()
 
 # Without any broker the rows are still written, and whoever has one later sends what they ask for.
 broker_url = (
-    _settings.broker_url or EmbeddedBroker.recorded_url(_settings.home / "broker") or "memory://"
+    _settings.broker_url
+    or EmbeddedBroker.recorded_url(_settings.home / "broker")
+    or "memory://localhost/"
 )
 _amqp = broker_url.startswith("amqp")
 

@@ -3,8 +3,8 @@
 Everything is looked at, whatever is found wrong before. Nothing is started and nothing is written.
 """
 
-import itertools
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import kombu
@@ -202,12 +202,13 @@ def _nodes(store: Store, given: Settings, definitions: list[Definition]) -> Iter
     if len(hosts) > 1 and sqlite_file(given.database):
         text = f"SQLite serves one machine, but workers run on {', '.join(hosts)}; use PostgreSQL"
         yield _warning("nodes", text)
-    known = set(itertools.chain.from_iterable(node.definitions for node in living))
+    served = {pair for node in living for pair in product(node.agents, node.definitions)}
     for definition in definitions:
         workflow = definition.workflow
-        if definition.id not in known:
-            text = f"no living worker can run {workflow.name} version {workflow.version} as it is"
-            yield _warning("nodes", text)
+        needed = {step.agent for step in workflow.by_name.values()}
+        if lacking := sorted(agent for agent in needed if (agent, definition.id) not in served):
+            title = f"{workflow.name} version {workflow.version}"
+            yield _warning("nodes", f"no living worker runs {', '.join(lacking)} for {title}")
     problem = unsupervised(roster.since_last_sweep())
     yield _warning("sweeps", problem) if problem else _ok("sweeps", "somebody supervises")
 

@@ -36,6 +36,7 @@ def _draw(console: Console, store: Store, saga_id: UUID) -> SagaState:
 
 def _list(console: Console, store: Store, saga_id: UUID) -> SagaState:
     shown = set()
+    console.print(f"following saga {saga_id}", soft_wrap=True)
     while True:
         saga = saga_shown(store, saga_id)
         for entry in saga.timeline:
