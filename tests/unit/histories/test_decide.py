@@ -281,6 +281,24 @@ class Histories(RuleBasedStateMachine):
         self.run.event(Lost(path=process.path, attempt=process.number, why="silent"))
 
     @rule(data=st.data())
+    def a_step_is_sent_again_in_doubt(self, data: st.DataObject) -> None:
+        """Its process dies in mid-call, nothing is seen of it, and nobody takes it again yet."""
+        if not (waiting := self.in_state(StepState.DISPATCHED)):
+            return
+        path = data.draw(st.sampled_from(waiting))
+        self.take([send for send in self.run.sent if send.path == path][-1])
+        process = self.running.pop()
+        if data.draw(st.booleans()) and process.operation is Operation.ACTION:
+            self.act(process)
+        self.run.event(Lost(path=path, attempt=process.number, why="killed"))
+        if self.run.step(path).inquiry:
+            number = self.run.step(path).inquiry_no
+            answer = self.true_answer(path)
+            self.run.event(Answered(path=path, inquiry_no=number, answer=answer))
+        if self.run.step(path).state is StepState.RETRYING:
+            self.run.wake(path)
+
+    @rule(data=st.data())
     def a_worker_dies_before_the_lease(self, data: st.DataObject) -> None:
         if waiting := self.in_state(StepState.DISPATCHED):
             path = data.draw(st.sampled_from(waiting))
