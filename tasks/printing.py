@@ -30,6 +30,8 @@ from web.schema import (
 )
 
 _PIPE_WIDTH = 240
+_SHORT_ID = 12
+"""The end of a saga's id is random, so it is enough to find the saga by."""
 _STYLES = {
     SagaState.RUNNING: "cyan",
     SagaState.COMPENSATING: "yellow",
@@ -137,7 +139,7 @@ def incident_table(incidents: Sequence[IncidentShown]) -> RenderableType:
     table = _table("no", "at (UTC)", "saga", "step", "kind", "what", "answer")
     for incident in incidents:
         table.add_row(
-            str(incident.id), instant(incident.opened_at), str(incident.saga_id),
+            str(incident.id), instant(incident.opened_at), str(incident.saga_id)[-_SHORT_ID:],
             Text(plain(incident.path)), incident.kind, Text(plain(incident.message)),
             Text(_resolution(incident)),
         )  # fmt: skip
@@ -228,11 +230,12 @@ def _step_table(saga: SagaShown) -> Table:
     table = _table("", "step", "state", "leases", "agent", "outcome")
     for step in saga.steps:
         style = _STYLES.get(step.state, "")
+        leases = sum(attempt.path == step.path for attempt in saga.attempts)
         undoing = step.direction == "backward" and step.state is not StepState.COMPENSATED
         state = Text(f"{step.state}{' (compensation)' if undoing else ''}", style=style)
         table.add_row(
             Text(_MARKS.get(step.state, _UNDER_WAY), style=style), Text(plain(step.path)), state,
-            str(step.attempt or ""), Text(plain(step.agent)), Text(_outcome(step, saga)),
+            str(leases or ""), Text(plain(step.agent)), Text(_outcome(step, saga)),
         )  # fmt: skip
     return table
 

@@ -79,15 +79,18 @@ def test_text_from_outside_cannot_speak_to_the_terminal() -> None:
     [
         (step("car", "waiting", attempt=0, wake_at=None), "· car waiting cars.book"),
         (step("car", "dispatched"), "waits for a worker on cars, is sent again at 10:01:00"),
-        (step("car", "succeeded", result={"ref": 1}), '✔ car succeeded 1 cars.book {"ref": 1}'),
+        (step("car", "succeeded", result={"ref": 1}), '✔ car succeeded cars.book {"ref": 1}'),
         (
             step("car", "retrying", error={"type": "Busy", "message": "later"}),
             "tried again at 10:01:00; Busy: later",
         ),
         (step("car", "unknown", inquiry="close"), "close asked, looked at again at 10:01:00"),
         (step("car", "leased", direction="backward"), "leased (compensation)"),
-        (step("car", "failed", error={"type": "Sold", "message": "out"}), "✘ car failed 1"),
-        (step("car", "compensated", direction="backward"), "↩ car compensated 1"),
+        (
+            step("car", "failed", error={"type": "Sold", "message": "out"}),
+            "✘ car failed cars.book Sold: out",
+        ),
+        (step("car", "compensated", direction="backward"), "↩ car compensated cars.book"),
     ],
 )
 def test_a_step_is_told_in_one_line(given: dict[str, Any], line: str) -> None:
@@ -101,6 +104,7 @@ def test_who_holds_a_lease_is_told_with_its_last_word() -> None:
         "details": {"page": 4}, "error": None, "late": None,
     }  # fmt: skip
     story = printed(saga_story(saga(step("car", "leased"), attempts=[held])))
+    assert " leased 1 cars.book " in " ".join(story.split())
     assert 'w1@here pid 7 is at it since 10:00:02, said {"page": 4}' in story
 
 
