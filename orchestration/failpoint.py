@@ -18,23 +18,19 @@ point     reached when
 ``p9``    everything is done and the message is not acknowledged
 ========  ==========================================================================
 
-Format: ``p5=crash,p7=delay:0.5@2``: at the first hit of p5 crash (SIGKILL), at the second of p7
-wait half a second. Actions: ``crash``, ``stop`` (SIGSTOP), ``error``, ``delay:SECONDS``. Each fires
-once.
+To arm one, put a file with the point's name into the directory that ``ATALAIA_FAILPOINTS`` names.
+It holds ``crash`` (SIGKILL), ``stop`` (SIGSTOP), ``error`` or ``delay SECONDS``. Of all processes
+that share the directory the first to arrive takes the file away and acts on it: each fires once.
 """
 
 import os
-import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
-
-from orchestration.errors import ConfigurationError
+from pathlib import Path
 
 POINTS = tuple(f"p{number}" for number in range(10))
 VARIABLE = "ATALAIA_FAILPOINTS"
-_FORM = re.compile(r"(p\d)=(crash|stop|error|delay:([0-9.]+))(?:@(\d+))?")
 
 Handler = Callable[[str], None]
 
@@ -55,24 +51,17 @@ def reach(point: str) -> None:
         _handler(point)
 
 
-def from_environment(text: str) -> Handler | None:
-    """Return the handler that ``text`` describes; raise ``ConfigurationError`` if it does not."""
-    if not text:
-        return None
-    wanted: dict[tuple[str, int], tuple[str, float]] = {}
-    for part in text.split(","):
-        match = _FORM.fullmatch(part.strip())
-        if match is None:
-            msg = f"{VARIABLE}: {part!r} is not like p5=crash or p7=delay:0.5@2"
-            raise ConfigurationError(msg)
-        point, action, seconds, hit = match.groups()
-        wanted[point, int(hit or 1)] = action.partition(":")[0], float(seconds or 0)
-    hits: Counter[str] = Counter()
+def armed_in(directory: Path) -> Handler:
+    """Return the handler that acts on the files in ``directory``."""
 
     def handle(point: str) -> None:
-        hits[point] += 1
-        if found := wanted.get((point, hits[point])):
-            _act(point, *found)
+        armed = directory / point
+        try:
+            action, _, seconds = armed.read_text().strip().partition(" ")
+            armed.unlink()
+        except FileNotFoundError:
+            return
+        _act(point, action, float(seconds or 0))
 
     return handle
 
@@ -86,8 +75,10 @@ def _act(point: str, action: str, seconds: float) -> None:
         case "delay":
             time.sleep(seconds)
         case _:
-            msg = f"failpoint {point}"
+            msg = f"failpoint {point}: {action}"
             raise FailpointError(msg)
 
 
-_handler: Handler | None = from_environment(os.environ.get(VARIABLE, ""))
+_handler: Handler | None = (
+    armed_in(Path(os.environ[VARIABLE])) if os.environ.get(VARIABLE) else None
+)

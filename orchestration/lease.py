@@ -184,6 +184,10 @@ class Leases:
         )
         self.scheduler.handle(work.saga_id, event)
 
+    def give_back(self, work: Work, why: str) -> None:
+        """End the attempt without a word about its outcome, if it still holds the lease."""
+        self.scheduler.lost(work.saga_id, work.path, work.attempt, why)
+
     def answer(self, saga_id: UUID, path: str, number: int, answer: Answer) -> None:
         """Record the answer to a probe or a close, and do what follows."""
         self.scheduler.handle(saga_id, Answered(path=path, inquiry_no=number, answer=answer))

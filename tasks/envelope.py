@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from models.states import Operation
 from orchestration.definition import explain
@@ -62,6 +62,13 @@ class Envelope:
         if work is None:
             log.info("refused", operation=str(operation))
             return "refused"
+        try:
+            return self._run(agent, operation, work, log)
+        except Exception as error:
+            self._release(work, error, log)
+            raise
+
+    def _run(self, agent: Agent, operation: Operation, work: Work, log: Log) -> str:
         reach("p5")
         call = self._call(agent, work, work.key, log)
         if isinstance(call, Failed):
@@ -78,6 +85,14 @@ class Envelope:
         log.info(word, operation=str(operation))
         reach("p9")
         return word
+
+    def _release(self, work: Work, error: Exception, log: Log) -> None:
+        """Give the lease back after an error of our own; without it, it would only run out."""
+        why = f"its envelope failed: {type(error).__name__}: {error}"[:LONGEST_ERROR]
+        try:
+            self.leases.give_back(work, why)
+        except SQLAlchemyError as further:
+            log.warning("the lease is left to run out", error=str(further))
 
     def inquire(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
         """Run a probe or a close and hand in the answer."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import select
@@ -50,9 +51,11 @@ def test_an_app_that_shares_only_the_broker_starts_a_saga_by_name(any_rig: Rig) 
             kwargs={"workflow": "trip", "input": TRIP, "key": "order-1"},
             queue="atalaia",
         )
-    handle = eventually(
-        lambda: _handle_of(any_rig, "order-1"), within=20, describe="the saga is started"
+    saga_id = eventually(
+        lambda: _saga_of(any_rig, "order-1"), within=20, describe="the saga is started"
     )
+    assert saga_id is not None
+    handle = Handle(any_rig.store, saga_id)
     assert handle.wait(30).state is SagaState.COMPLETED
     assert any_rig.start_trip(key="order-1").saga_id == handle.saga_id
 
@@ -103,8 +106,7 @@ def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
     assert rig.open_incidents(handle.saga_id) == []
 
 
-def _handle_of(rig: Rig, key: str) -> Handle | None:
+def _saga_of(rig: Rig, key: str) -> UUID | None:
     with rig.store.reading() as connection:
         query = select(Saga.id).where(Saga.key == key)
-        saga_id = connection.execute(query).scalar_one_or_none()
-    return None if saga_id is None else Handle(rig.store, saga_id)
+        return connection.execute(query).scalar_one_or_none()
