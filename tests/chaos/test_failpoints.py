@@ -1,0 +1,161 @@
+"""A crash, a pause, an error and a delay at every boundary, alone and in pairs, on real workers.
+
+The processes of a database stay up from case to case; a case arms one or two failpoints, starts a
+trip, and then only what holds at the end decides: the saga's rows and the partners' own books.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from examples.travel.books import reconcile
+from models.states import SAGA_TERMINAL, SagaState
+from orchestration.failpoint import VARIABLE
+from orchestration.handle import Handle
+from tests.support.partners import PartnerProcess
+from tests.support.postgres import Postgres
+from tests.support.waiting import eventually
+from tests.support.workers import ROOT, TRIP, Rig
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+WORKERS = ("p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9")
+WITHIN = 60.0
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def armed(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    travel: Mapping[str, PartnerProcess],
+) -> Iterator[Rig]:
+    """A rig whose worker looks at a directory of failpoints; it stays up for the whole module."""
+    home = tmp_path_factory.mktemp("failpoints")
+    points = home / "armed"
+    points.mkdir()
+    for partner in travel.values():
+        partner.switch()
+    with fresh_database(request, home) as url:
+        rig = Rig(url, request.getfixturevalue("embedded_broker"), home, travel)
+        rig.supervisor()
+        rig.beat()
+        rig.env_more = {VARIABLE: str(points)}
+        rig.worker("agents", concurrency=3)
+        yield rig
+        rig.stop()
+
+
+@contextmanager
+def fresh_database(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), home / "atalaia.db")
+        yield f"sqlite:///{home / 'atalaia.db'}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with server.database(request.getfixturevalue("postgres_template")) as url:
+        yield url
+
+
+def arm(rig: Rig, **actions: str) -> None:
+    """Arm failpoints; each file appears as a whole."""
+    for point, action in actions.items():
+        draft = rig.home / f"{point}.draft"
+        draft.write_text(action)
+        draft.rename(rig.home / "armed" / point)
+
+
+def armed_still(rig: Rig) -> list[str]:
+    return sorted(path.name for path in (rig.home / "armed").iterdir())
+
+
+def assert_ends_well(rig: Rig, handle: Handle) -> None:
+    """Assert that the saga ended, and that no partner has an effect too many or too few."""
+    result = handle.wait(WITHIN)
+    assert result.state in SAGA_TERMINAL
+    saga = str(handle.saga_id)
+    books = [partner.books() for partner in rig.partners.values()]
+    for book in books:
+        book["effects"] = [effect for effect in book["effects"] if effect["saga"] == saga]
+    found = reconcile(books, {saga: result.state})
+    assert found.agrees, "\n".join(found.lines())
+    assert rig.open_incidents(handle.saga_id) == []
+    assert result.state is SagaState.COMPLETED
+
+
+@pytest.mark.proves("D-02", "D-03", "D-06", "D-07", "D-08", "D-09", "REC-06", "INV-1", "INV-2")
+@pytest.mark.parametrize("action", ["crash", "error", "delay 0.3"])
+@pytest.mark.parametrize("point", WORKERS)
+def test_one_fault_at_a_boundary(armed: Rig, point: str, action: str) -> None:
+    arm(armed, **{point: action})
+    handle = armed.start_trip()
+    assert_ends_well(armed, handle)
+    assert armed_still(armed) == []
+
+
+@pytest.mark.proves("D-12")
+@pytest.mark.parametrize("point", WORKERS)
+def test_a_pause_at_a_boundary(armed: Rig, point: str) -> None:
+    arm(armed, **{point: "stop"})
+    handle = armed.start_trip()
+    stopped = eventually(
+        lambda: stopped_children(armed), within=20, describe=f"a process stops at {point}"
+    )
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    assert_ends_well(armed, handle)
+
+
+@pytest.mark.proves("REC-06", "INV-1", "INV-2")
+@pytest.mark.parametrize(
+    ("first", "second"), [pytest.param(*pair, id="+".join(pair)) for pair in
+                          itertools.combinations(WORKERS, 2)]
+)  # fmt: skip
+def test_crashes_at_two_boundaries(armed: Rig, first: str, second: str) -> None:
+    arm(armed, **{first: "crash", second: "crash"})
+    handle = armed.start_trip()
+    assert_ends_well(armed, handle)
+    assert armed_still(armed) == []
+
+
+START = """
+import json, os, sys
+from tests.support.workers import Rig
+from pathlib import Path
+rig = Rig(sys.argv[1], sys.argv[2], Path(sys.argv[3]), {})
+print(rig.scheduler.start("trip", json.loads(sys.argv[4]), key=sys.argv[5]).saga_id)
+"""
+
+
+@pytest.mark.proves("D-01", "REC-01")
+@pytest.mark.parametrize("action", ["crash", "error"])
+def test_a_caller_that_dies_after_its_start_was_committed_has_started_one_saga(
+    armed: Rig, action: str
+) -> None:
+    key = f"start-{action}"
+    arm(armed, p0=action)
+    command = [sys.executable, "-c", START, armed.database_url, armed.broker_url, str(armed.home)]
+    command += [json.dumps(TRIP), key]
+    env = armed.env | {VARIABLE: str(armed.home / "armed")}
+    first = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert first.returncode != 0
+    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    handle = armed.start_trip(key=key)
+    assert again.stdout.strip() == str(handle.saga_id)
+    assert_ends_well(armed, handle)
+
+
+def stopped_children(rig: Rig) -> list[int]:
+    """Return the stopped processes among all that the rig started."""
+    roots = [psutil.Process(process.pid) for process in rig.processes if process.started]
+    children = [child for root in roots for child in root.children(recursive=True)]
+    return [child.pid for child in children if child.status() == psutil.STATUS_STOPPED]
