@@ -22,11 +22,12 @@ _steps: Table = Step.__table__  # type: ignore[assignment]
 def steps(
     connection: Connection, now: ColumnElement[datetime], state: StepState, limit: int
 ) -> list[Row[Any]]:
-    """Return (saga_id, path, queue, agent, dispatch_count, definition_id) of due steps."""
+    """Return due steps: (saga_id, path, direction, queue, agent, dispatch_count, definition_id)."""
     query = (
         select(
             _steps.c.saga_id,
             _steps.c.path,
+            _steps.c.direction,
             _steps.c.queue,
             _steps.c.agent,
             _steps.c.dispatch_count,
@@ -40,11 +41,18 @@ def steps(
     return list(connection.execute(query))
 
 
-def waiting_for(connection: Connection, queue: str, *, limit: int) -> int:
-    """Return how many steps are dispatched to a queue, counting no further than ``limit``."""
+def waiting_for(connection: Connection, queue: str, direction: str, *, limit: int) -> int:
+    """Return how many steps are dispatched in a direction to the agents of a queue.
+
+    Counts no further than ``limit``.
+    """
     some = (
         select(_steps.c.path)
-        .where(_steps.c.state == StepState.DISPATCHED, _steps.c.queue == queue)
+        .where(
+            _steps.c.state == StepState.DISPATCHED,
+            _steps.c.queue == queue,
+            _steps.c.direction == direction,
+        )
         .limit(limit)
         .subquery()
     )

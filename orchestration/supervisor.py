@@ -7,13 +7,17 @@ number of supervisors may run at once, and one that dies is continued by the nex
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from models.states import StepState
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from models.states import Direction, StepState
 from orchestration import due
+from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.ports import Dispatcher
 from orchestration.roster import Held, Roster
 from orchestration.scheduler import Scheduler
@@ -54,6 +58,7 @@ class Supervisor:
         self.batch = batch
         self.node_timeout = node_timeout
         self._looked_until: UUID = due.FIRST
+        self._failed = 0
         self.duties: dict[str, Callable[[], int]] = {
             "dead_nodes": self.sweep_dead_nodes,
             "overdue_leases": self.sweep_overdue_leases,
@@ -67,12 +72,30 @@ class Supervisor:
     def sweep(self) -> SweepReport:
         """Do every duty once; log only what was done."""
         report = SweepReport()
+        self._failed = 0
         for name, duty in self.duties.items():
             report.counts[name] += duty()
+        report.counts["failed"] += self._failed
         if not report.quiet:
             done = {name: count for name, count in report.counts.items() if count}
             log_of("supervisor").info("swept", **done)
         return report
+
+    def _each(self, found: Iterable[Any], act: Callable[[Any], bool]) -> int:
+        """Act on each of what was found; return how often that did something.
+
+        A saga that cannot be decided is logged and does not keep the others waiting.
+        """
+        done = 0
+        for one in found:
+            try:
+                done += act(one)
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception:  # noqa: BLE001 - whatever is wrong with it is wrong with one saga only
+                self._failed += 1
+                log_of("supervisor").exception("not decided", found=str(one))
+        return done
 
     def sweep_dead_nodes(self) -> int:
         """Take back what silent nodes hold. Safe twice: a lease is lost once."""
@@ -83,7 +106,9 @@ class Supervisor:
 
     def release(self, held: list[Held], why: str) -> int:
         """Report leases lost."""
-        return sum(self.scheduler.lost(h.saga_id, h.path, h.attempt, why) for h in held)
+        return self._each(
+            held, lambda one: self.scheduler.lost(one.saga_id, one.path, one.attempt, why)
+        )
 
     def sweep_overdue_leases(self) -> int:
         """Take back leases past their deadline or their heartbeat."""
@@ -100,7 +125,7 @@ class Supervisor:
     def _wake(self, state: StepState) -> int:
         with self.store.reading() as connection:
             steps = due.steps(connection, self.store.now(), state, self.batch)
-        return sum(self.scheduler.wake(step.saga_id, step.path) for step in steps)
+        return self._each(steps, lambda step: self.scheduler.wake(step.saga_id, step.path))
 
     def sweep_undelivered(self) -> int:
         """Send again what no worker has taken, unless it still waits in a long queue."""
@@ -108,32 +133,34 @@ class Supervisor:
             steps = due.steps(connection, self.store.now(), StepState.DISPATCHED, self.batch)
         if not steps:
             return 0
-        queued = {queue: self._all_queued(queue) for queue in {step.queue for step in steps}}
+        lanes = {(step.queue, step.direction) for step in steps}
+        queued = {lane: self._all_queued(*lane) for lane in lanes}
         served = self.roster.served()
-        return sum(
-            self.scheduler.wake(
+        return self._each(
+            steps,
+            lambda step: self.scheduler.wake(
                 step.saga_id,
                 step.path,
-                queued=queued[step.queue],
+                queued=queued[step.queue, step.direction],
                 unserved=step.dispatch_count >= UNSERVED_AFTER
                 and (step.agent, step.definition_id) not in served,
-            )
-            for step in steps
+            ),
         )
 
-    def _all_queued(self, queue: str) -> bool:
-        """Tell whether the broker holds at least as many messages as steps wait for the queue."""
-        depth = self.dispatcher.depth(queue)
+    def _all_queued(self, queue: str, direction: str) -> bool:
+        """Tell whether the broker holds at least as many messages as steps wait for them."""
+        recovery = direction == Direction.BACKWARD
+        depth = self.dispatcher.depth(queue + RECOVERY_QUEUE_SUFFIX if recovery else queue)
         if not depth:
             return False
         with self.store.reading() as connection:
-            return depth >= due.waiting_for(connection, queue, limit=depth + 1)
+            return depth >= due.waiting_for(connection, queue, direction, limit=depth + 1)
 
     def sweep_deadlines(self) -> int:
         """Act on sagas past their deadline."""
         with self.store.reading() as connection:
             sagas = due.sagas(connection, self.store.now(), self.batch)
-        return sum(self.scheduler.deadline(saga_id) for saga_id in sagas)
+        return self._each(sagas, self.scheduler.deadline)
 
     def sweep_stranded(self) -> int:
         """Find live sagas in which nothing is due ever again, and derive what should be.
@@ -143,4 +170,4 @@ class Supervisor:
         """
         with self.store.reading() as connection:
             sagas, self._looked_until = due.stranded(connection, self._looked_until, self.batch)
-        return sum(self.scheduler.nudge(saga_id) for saga_id in sagas)
+        return self._each(sagas, self.scheduler.nudge)
