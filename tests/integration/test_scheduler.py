@@ -1,5 +1,6 @@
 """Starting, chaining and deciding on real rows: what is committed together, who wins a race."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
@@ -8,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
 
 from models import Definition, Saga, Step
 from models.states import SagaState
@@ -26,7 +28,16 @@ from orchestration.events import Done, Failed, FailureKind, Remedy
 from orchestration.registry import Registry
 from orchestration.scheduler import Scheduler, new_saga_id
 from orchestration.signals import Absent, Applied, Closed, Conflict
-from tests.support.core import BOOK, Core, at_once, counted_commits, line, steps
+from tests.support.core import (
+    BOOK,
+    Core,
+    at_once,
+    counted_commits,
+    line,
+    postgres_engine,
+    steps,
+)
+from tests.support.postgres import Postgres
 
 
 class Request(BaseModel):
@@ -44,9 +55,10 @@ def count(core: Core, entity: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
 
 
-def only_postgres(engine: Engine) -> None:
-    if engine.dialect.name != "postgresql":
-        pytest.skip("SQLite has one writer at a time, so there is no such race")
+@pytest.fixture
+def concurrent(postgres: Postgres, postgres_template: str) -> Iterator[Core]:
+    with postgres_engine(postgres, postgres_template) as engine:
+        yield Core(engine)
 
 
 # --- starting ------------------------------------------------------------------------------------
@@ -129,12 +141,9 @@ def test_two_starts_with_one_key_at_once_make_one_saga(engine: Engine) -> None:
 
 @pytest.mark.proves("D-01", "IC-03")
 def test_a_start_waits_for_the_other_with_its_key_and_takes_over_if_that_is_rolled_back(
-    engine: Engine,
+    concurrent: Core,
 ) -> None:
-    only_postgres(engine)
-    from sqlalchemy.orm import Session
-
-    core = Core(engine)
+    core = concurrent
     done: list[UUID] = []
     began = Event()
 
@@ -142,7 +151,7 @@ def test_a_start_waits_for_the_other_with_its_key_and_takes_over_if_that_is_roll
         began.set()
         done.append(core.start({"n": 2}, key="7"))
 
-    with Session(engine) as session:
+    with Session(core.engine) as session:
         first = core.scheduler.start(core.workflows[0], {"n": 1}, key="7", session=session)
         other = Thread(target=second)
         other.start()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ from orchestration.definition import Workflow, parallel
 from orchestration.events import Failed, FailureKind
 from orchestration.signals import Absent, Applied, Unclear
 from orchestration.supervisor import Supervisor
-from tests.support.core import BOOK, Core, at_once, counted_commits, line, steps
+from tests.support.core import (
+    BOOK,
+    Core,
+    at_once,
+    counted_commits,
+    line,
+    postgres_engine,
+    steps,
+)
+from tests.support.postgres import Postgres
 
 PLAIN = AgentContract(name="book", queue="book", idempotent=True, compensation=True)
 
@@ -26,6 +36,12 @@ PLAIN = AgentContract(name="book", queue="book", idempotent=True, compensation=T
 @pytest.fixture
 def core(engine: Engine) -> Core:
     return Core(engine, line("a", "b"))
+
+
+@pytest.fixture
+def concurrent(postgres: Postgres, postgres_template: str) -> Iterator[Core]:
+    with postgres_engine(postgres, postgres_template) as engine:
+        yield Core(engine, line("a"))
 
 
 def counts(core: Core) -> dict[str, int]:
@@ -356,10 +372,8 @@ def test_a_saga_that_cannot_be_decided_does_not_hold_up_the_others(
 
 
 @pytest.mark.proves("SUP-12", "SAS-14")
-def test_a_saga_that_somebody_is_working_on_is_skipped(engine: Engine) -> None:
-    if engine.dialect.name != "postgresql":
-        pytest.skip("SQLite has one writer at a time")
-    core = Core(engine, line("a"))
+def test_a_saga_that_somebody_is_working_on_is_skipped(concurrent: Core) -> None:
+    core = concurrent
     held, free = core.start(), core.start()
     for saga in (held, free):
         core.take(saga, "a")
@@ -436,11 +450,9 @@ def test_the_supervisor_only_asks_for_what_the_steps_own_agent_then_does(core: C
     ],
 )
 def test_what_is_looked_for_often_is_found_by_a_partial_index(
-    engine: Engine, look: Any, index: str
+    concurrent: Core, look: Any, index: str
 ) -> None:
-    if engine.dialect.name != "postgresql":
-        pytest.skip("the plan of PostgreSQL is what matters")
-    core = Core(engine, line("a"))
+    core, engine = concurrent, concurrent.engine
     asked: list[tuple[str, Any]] = []
 
     def listen(connection: Any, cursor: Any, statement: str, given: Any, *rest: Any) -> None:

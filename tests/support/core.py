@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Engine, bindparam, event, select
 
 from models import Attempt, Incident, JournalEntry, Node, Saga, Step
 from models.base import Instant
-from models.states import StepState
 from orchestration.contract import AgentContract
+from orchestration.database import open_engine
 from orchestration.definition import Definition, RetryPolicy, Workflow, sequence
 from orchestration.definition import Step as StepDefinition
 from orchestration.events import Dispatch, Done, Outcome
@@ -26,6 +26,7 @@ from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import Scheduler
 from orchestration.store import Store
 from orchestration.supervisor import Supervisor
+from tests.support.postgres import Postgres
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
 NO_JITTER = RetryPolicy(jitter="none")
@@ -169,8 +170,13 @@ class Core:
         return self.registry.bind(self.workflows[0])
 
 
-def held(core: Core, saga: UUID, path: str) -> bool:
-    return bool(core.step(saga, path).state == StepState.LEASED)
+@contextlib.contextmanager
+def postgres_engine(server: Postgres, template: str) -> Iterator[Engine]:
+    """An engine on a fresh PostgreSQL database, for what SQLite with its one writer cannot show."""
+    with server.database(template) as url:
+        engine = open_engine(url)
+        yield engine
+        engine.dispose()
 
 
 @contextlib.contextmanager
