@@ -1086,3 +1086,16 @@ def test_a_late_step_behind_the_pivot_that_succeeds_asks_for_nobody_any_more() -
     assert run.kinds("receipt") == {"stuck"}
     run.wake("receipt").done("receipt")
     assert (run.state, run.open) == ("completed", {})
+
+
+def test_a_retry_that_comes_due_after_the_deadline_turns_the_saga_back_instead() -> None:
+    policy = RetryPolicy(max_attempts=1, initial_interval=timedelta(minutes=5))
+    plan = line(book("a"), book("hotel", retry=policy), deadline=timedelta(hours=1))
+    run = Folded(plan, BOOK).done("a").lose("hotel")
+    assert run.step("hotel").state == "retrying"
+    run.wake("hotel")
+    assert run.news() == []
+    assert run.saga.abort is not None
+    assert run.saga.abort["reason"] == "deadline"
+    run.wake("hotel")
+    assert run.news() == [("action", "hotel")]
