@@ -238,6 +238,22 @@ def test_a_node_that_goes_silent_loses_its_leases_long_before_they_are_over(core
     assert core.nodes() == {"worker": True, "lost": False}
 
 
+@pytest.mark.proves("D-11")
+def test_a_node_that_speaks_while_it_is_looked_at_keeps_its_leases(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga = core.start()
+    core.take(saga, "a")
+    core.now += timedelta(seconds=7)
+    roster = core.supervisor.roster
+    silent = roster.silent(timedelta(seconds=6))
+    assert len(silent) == 1
+    core.roster.beat(core.node.id)
+    monkeypatch.setattr(roster, "silent", lambda timeout: silent)
+    assert core.supervisor.sweep_dead_nodes() == 0
+    assert core.states(saga)["a"] == "leased"
+
+
 @pytest.mark.proves("REC-01", "D-27")
 def test_a_node_that_restarts_frees_what_its_earlier_incarnation_held(core: Core) -> None:
     saga = core.start()
