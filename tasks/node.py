@@ -35,6 +35,7 @@ class Keeper(threading.Thread):
         self.children = children
         self.ended = threading.Event()
         self.alive: set[int] = set()
+        self.using_database = threading.Lock()
         parts = runtime()
         self.scheduler = parts.scheduler
         self.roster = parts.roster
@@ -54,9 +55,23 @@ class Keeper(threading.Thread):
     def _guarded(self, duty: Callable[[], None]) -> None:
         """Do a duty; a database that is away for a while must not end the watch."""
         try:
-            duty()
+            with self.using_database:
+                duty()
         except (SQLAlchemyError, OSError) as error:
             log_of("node").warning("cannot do its duty", duty=duty.__name__, error=str(error))
+
+    def before_fork(self) -> None:
+        """Let go of the database until the fork is over.
+
+        A child that inherits an open connection believes that its locks are its own: SQLite would
+        then find the database locked for ever, or take it for unused and remove its log.
+        """
+        self.using_database.acquire()
+        self.scheduler.store.engine.dispose()
+
+    def after_fork(self) -> None:
+        """Go on, in the parent and in the child."""
+        self.using_database.release()
 
     def look(self) -> None:
         """Report the leases of children that are gone."""
@@ -110,8 +125,13 @@ def _keep(sender: Any, **_: Any) -> None:
     node = runtime().node
     if node is None:
         return
-    sender.controller.keeper = Keeper(node, _pool_children(sender.controller))
-    sender.controller.keeper.start()
+    keeper = sender.controller.keeper = Keeper(node, _pool_children(sender.controller))
+    os.register_at_fork(
+        before=keeper.before_fork,
+        after_in_parent=keeper.after_fork,
+        after_in_child=keeper.after_fork,
+    )
+    keeper.start()
 
 
 def _pool_children(worker: Any) -> Callable[[], set[int]]:

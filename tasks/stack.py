@@ -182,13 +182,18 @@ class Stack:
                 child.bury()
 
 
+def _say(line: str) -> None:
+    """Print a line at once, also into a file."""
+    print(line, flush=True)  # noqa: T201 - the program's own words
+
+
 def up(
     settings: Settings,
     *,
     workers: int = 1,
     flower: bool = True,
     web: bool = True,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = _say,
 ) -> None:
     """Run the whole stack until Ctrl-C, or until another signal ends the program."""
     stack = Stack(settings, workers=workers, flower=flower, web=web)
