@@ -43,8 +43,7 @@ def resolve(draft: Draft, event: Resolved) -> None:
         return
     step = draft.steps.get(event.path)
     if step is None:
-        msg = f"saga {draft.saga.id} has no step {event.path!r}; it has: {', '.join(draft.steps)}"
-        raise NotFoundError(msg)
+        raise NotFoundError(_no_step(draft, event.path))
     if step.state not in _MOVABLE:
         msg = (
             f"step {event.path!r} is {step.state}; only a step that is halted, retrying or "
@@ -57,8 +56,14 @@ def resolve(draft: Draft, event: Resolved) -> None:
     draft.answered(step.path, str(event.remedy), event.by, event.reason)
 
 
+def _no_step(draft: Draft, path: str) -> str:
+    return f"saga {draft.saga.id} has no step {path!r}; it has: {', '.join(draft.steps)}"
+
+
 def _acknowledge(draft: Draft, event: Resolved) -> None:
     step = draft.steps.get(event.path)
+    if step is None and event.path:
+        raise NotFoundError(_no_step(draft, event.path))
     if step is not None and step.state is StepState.HALTED:
         msg = f"step {event.path!r} is halted: it needs a decision, not only to be acknowledged"
         raise RefusedError(msg)

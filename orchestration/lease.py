@@ -31,6 +31,10 @@ SOON = timedelta(seconds=1)
 """How soon a message that came to the wrong worker is sent again, if there is a right one."""
 
 
+SHORTEST = timedelta(seconds=1)
+"""No lease is shorter: an agent that is given less could only fail."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What an agent is given: a lease, or a question. Payloads are JSON."""
@@ -105,7 +109,7 @@ class Leases:
     ) -> str | None:
         """Take the lease; return the name of the refusal, or ``None``."""
         plan = definition.step(step.name)
-        deadline_at = now + plan.timeout
+        deadline_at = now + _length(plan, step, now)
         silence = plan.heartbeat_timeout or plan.timeout
         granted = self.store.grant_lease_if_dispatched(
             connection, saga_id, step, node_id=node.id, node=node.name, pid=os.getpid(), now=now,
@@ -158,7 +162,7 @@ class Leases:
             input=row.input,
             results=self.store.results_of(connection, saga_id),
             own_result=row.result,
-            time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else plan.timeout,
+            time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else _length(plan, step, row.now),
             key=idempotency_key(saga_id, step.path, direction, step.incarnation),
             action_key=idempotency_key(saga_id, step.name, Direction.FORWARD, step.incarnation),
         )
@@ -191,6 +195,14 @@ class Leases:
     def answer(self, saga_id: UUID, path: str, number: int, answer: Answer) -> None:
         """Record the answer to a probe or a close, and do what follows."""
         self.scheduler.handle(saga_id, Answered(path=path, inquiry_no=number, answer=answer))
+
+
+def _length(plan: Step, step: StepSnapshot, now: datetime) -> timedelta:
+    """Return how long a lease lasts: the time-out, within what schedule-to-close leaves of it."""
+    if plan.schedule_to_close is None or step.direction is Direction.BACKWARD:
+        return plan.timeout
+    left = (step.ready_at or now) + plan.schedule_to_close - now
+    return max(min(plan.timeout, left), SHORTEST)
 
 
 def _refusal(step: StepSnapshot, number: int, known: bool) -> str | None:  # noqa: FBT001

@@ -21,6 +21,10 @@ _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
 
 
+HASTENED = 200
+"""How many waiting steps a new node has sent to it at once; the others come in their turn."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeIdentity:
     """Who takes a lease."""
@@ -72,7 +76,10 @@ class Roster:
     def _hasten(
         self, connection: Connection, agents: list[str], definitions: list[str], now: datetime
     ) -> None:
-        """Have the next sweep send again what waits in vain for such a node."""
+        """Have the next sweep send again what waits in vain for such a node.
+
+        A step that somebody has locked is being dealt with, so nothing is waited for.
+        """
         sagas = select(_sagas.c.id).where(_sagas.c.definition_id.in_(definitions))
         waits = (
             _steps.c.state == StepState.DISPATCHED,
@@ -80,7 +87,10 @@ class Roster:
             _steps.c.agent.in_(agents),
             _steps.c.saga_id.in_(sagas),
         )
-        connection.execute(update(_steps).where(*waits).values(wake_at=now))
+        query = select(_steps.c.saga_id, _steps.c.path).where(*waits).limit(HASTENED)
+        for row in connection.execute(query.with_for_update(skip_locked=True)).all():
+            same = _steps.c.saga_id == row.saga_id, _steps.c.path == row.path
+            connection.execute(update(_steps).where(*same, *waits).values(wake_at=now))
 
     def beat(self, node_id: UUID) -> bool:
         """Say that the node is alive; tell whether it counted as such until now.

@@ -20,6 +20,7 @@ from orchestration.decide import decide
 from orchestration.definition import Definition, Workflow
 from orchestration.errors import (
     DefinitionChangedError,
+    InputError,
     NotFoundError,
     RefusedError,
     StartConflictError,
@@ -51,6 +52,7 @@ from orchestration.snapshot import SagaSnapshot, StepSnapshot
 from orchestration.store import Store
 from orchestration.writer import StaleWriteError, apply
 
+LONGEST_KEY = 200
 ANSWER_TIMEOUT = timedelta(seconds=30)
 _TRIES = 5
 
@@ -179,6 +181,9 @@ class Scheduler:
     ) -> tuple[Handle, list[Dispatch]]:
         plan, definition_id, definition = self._definition_for_start(connection, workflow)
         value = plan.parse_input(raw)
+        if key is not None and not 0 < len(key) <= LONGEST_KEY:
+            msg = f"key: must be 1 to {LONGEST_KEY} characters long, got {len(key)}"
+            raise InputError(msg)
         now = self.store.time(connection)
         saga = _new_saga(definition, self.new_id(), now)
         row = {

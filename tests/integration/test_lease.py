@@ -292,3 +292,14 @@ def test_an_answer_that_comes_too_late_changes_nothing_and_is_kept(core: Core) -
         "stale_answer",
         {"answer": "conflict", "reason": "other"},
     )
+
+
+def test_a_lease_ends_with_the_time_that_all_attempts_have_together(engine: Engine) -> None:
+    minute = timedelta(minutes=1)
+    workflow = line("a", timeout=5 * minute, schedule_to_close=6 * minute)
+    core = Core(engine, workflow)
+    saga = core.start()
+    core.now += 2 * minute
+    work = core.take(saga, "a")
+    assert work.time_left == 4 * minute
+    assert core.step(saga, "a").deadline_at == core.now + 4 * minute

@@ -469,3 +469,10 @@ def test_a_cancel_after_the_pivot_is_refused_and_says_so(engine: Engine) -> None
     with pytest.raises(RefusedError, match="past its pivot 'pay'"):
         core.scheduler.cancel(saga, by="ada")
     assert core.saga(saga).state == SagaState.RUNNING
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201])
+def test_a_key_that_no_column_can_hold_is_refused_by_its_name(core: Core, key: str) -> None:
+    with pytest.raises(InputError, match=r"^key: must be 1 to 200 characters long"):
+        core.start(key=key)
+    assert count(core, Saga) == 0
