@@ -134,9 +134,9 @@ class Rig:
         queues = [q for service in SERVICES for q in (service, f"{service}.recovery")]
         return self._worker(name, [*queues, "atalaia"], concurrency, wait=wait, pool=pool)
 
-    def supervisor(self) -> Process:
+    def supervisor(self, *, wait: bool = True) -> Process:
         """Start the worker that sweeps."""
-        return self._worker("supervisor", ["supervisor"], 1, wait=True, pool="prefork")
+        return self._worker("supervisor", ["supervisor"], 1, wait=wait, pool="prefork")
 
     def _worker(
         self, name: str, queues: list[str], concurrency: int, *, wait: bool, pool: str
