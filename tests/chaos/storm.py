@@ -285,7 +285,10 @@ def storm(seed: int, seconds: float, kind: str) -> Iterator[Storm]:
         netloc = f"{parts.username or ''}:{parts.password or ''}@127.0.0.1:{proxies['broker'].port}"
         travel = stack.enter_context(partners(home / "partners"))
         for partner in travel.values():
-            partner.switch(lost_reply={"probability": 0.02, "seed": seed})
+            partner.switch(
+                slow={"before": 0.05, "after": 0.25, "on": ["order"]},
+                lost_reply={"probability": 0.02, "seed": seed},
+            )
         rig = Rig(through, parts._replace(netloc=netloc).geturl(), home, travel)
         stack.callback(rig.stop)
         yield Storm(rig, random.Random(seed), seconds, proxies, broker, plain)
