@@ -31,6 +31,7 @@ help:
 	@echo "make test    lint, types, import contracts and all tests"
 	@echo "make lint    the checks of make test without the tests"
 	@echo "make format  rewrite the sources in the project's format"
+	@echo "make chaos   trips in a storm of kills, cuts and restarts (MINUTES=2)"
 	@echo "make bench   steps per second against a plain Celery chain"
 	@echo "make lock    resolve the requirements files anew (UPGRADE=1 for newer versions)"
 	@echo "make clean   remove the environment and what the tools left"
@@ -60,6 +61,14 @@ lint: $(DEV) $(PROJECT)
 format: $(DEV)
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
+
+# Minutes of a storm: make chaos MINUTES=60 BROKER=rabbitmq (which needs ATALAIA_TEST_RABBITMQ_URL)
+MINUTES ?= 2
+BROKER ?= valkey
+
+.PHONY: chaos
+chaos: $(DEV) $(PROJECT)
+	@$(BIN)/python -m tests.chaos.storm --minutes $(MINUTES) --broker $(BROKER)
 
 .PHONY: bench
 bench: $(DEV) $(PROJECT)
