@@ -4,7 +4,6 @@ Every way in which a step can move is one method here, so that the fields that b
 change together. The draft keeps the decisions in the order in which they were taken.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +30,7 @@ from orchestration.events import (
     Send,
 )
 from orchestration.safety import Position, positions
-from orchestration.snapshot import SagaSnapshot, StepSnapshot
+from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
 
 REDELIVERY = timedelta(seconds=5)
 REDELIVERY_CEILING = timedelta(minutes=10)
@@ -112,18 +111,18 @@ class Draft:
         A step that leaves dispatched without a lease uses up its attempt, since the message of that
         attempt is still on its way and must not open another one under another direction or key.
         """
-        after = replace(step, **changes)
+        after = changed(step, **changes)
         still = after.state is StepState.DISPATCHED and after.direction is step.direction
         if step.state is StepState.DISPATCHED and not still and STEP_MOVES[after.state]:
-            after = replace(after, attempt=step.attempt + 1)
+            after = changed(after, attempt=step.attempt + 1)
         if step.state is StepState.LEASED and after.state is not StepState.LEASED:
-            after = replace(after, node_id=None, pid=None, deadline_at=None)
+            after = changed(after, node_id=None, pid=None, deadline_at=None)
         if after.state is not StepState.UNKNOWN:
-            after = replace(after, inquiry=None)
+            after = changed(after, inquiry=None)
         settled = after.state in STEP_SETTLED
-        after = replace(after, settled_at=self.now if settled else None)
+        after = changed(after, settled_at=self.now if settled else None)
         if settled or after.state in {StepState.HALTED, StepState.WAITING}:
-            after = replace(after, wake_at=None)
+            after = changed(after, wake_at=None)
         self.steps[step.path] = after
         move = MoveStep(
             before=step,
@@ -274,7 +273,7 @@ class Draft:
 
     def move_saga(self, verb: str, why: str, **changes: Any) -> None:
         """Change the saga and record the decision, if anything changes."""
-        after = replace(self.saga, **changes)
+        after = changed(self.saga, **changes)
         if after != self.saga:
             self.decisions.append(MoveSaga(before=self.saga, after=after, verb=verb, why=why))
             self.saga = after

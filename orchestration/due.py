@@ -11,12 +11,18 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
 from models import Saga, Step
 from models.states import SAGA_LIVE, STEP_LIVE, StepState
+from orchestration.statement import Prepared
 
 FIRST = UUID(int=0)
 """Before every id."""
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
+
+_EARLIEST = tuple(
+    Prepared(select(func.min(table.c.wake_at).label("at")).where(table.c.wake_at.is_not(None)))
+    for table in (_steps, _sagas)
+)
 
 
 def steps(
@@ -39,6 +45,12 @@ def steps(
         .limit(limit)
     )
     return list(connection.execute(query))
+
+
+def next_at(connection: Connection) -> datetime | None:
+    """Return the earliest instant at which a step or a saga is due, or ``None``."""
+    instants = [row.at for table in _EARLIEST for row in table.all(connection)]
+    return min((at for at in instants if at is not None), default=None)
 
 
 def waiting_for(connection: Connection, queue: str, direction: str, *, limit: int) -> int:

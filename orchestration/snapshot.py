@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from models.states import Direction, SagaState, StepState
@@ -60,6 +60,19 @@ class SagaSnapshot:
     abort: dict[str, Any] | None = None
     ended_at: datetime | None = None
     steps: dict[str, StepSnapshot] = field(default_factory=dict, compare=False)
+
+
+Snapshot = TypeVar("Snapshot", StepSnapshot, SagaSnapshot)
+
+
+def changed(snapshot: Snapshot, **changes: Any) -> Snapshot:
+    """Return a copy in which some fields differ, as ``dataclasses.replace`` does, only faster.
+
+    The names must be fields: nothing checks them here.
+    """
+    copy = object.__new__(type(snapshot))
+    vars(copy).update(vars(snapshot), **changes)
+    return copy
 
 
 def idempotency_key(saga_id: UUID, path: str, direction: Direction, incarnation: int) -> str:

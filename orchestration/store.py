@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.database import READS, database_now
-from orchestration.snapshot import SagaSnapshot, StepSnapshot
+from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
 from orchestration.statement import Prepared
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
@@ -38,6 +38,13 @@ _SAGA_COLUMNS = [
 ]
 
 
+_STATES = {str(state): state for state in StepState}
+_DIRECTIONS = {str(direction): direction for direction in Direction}
+_BLANK = StepSnapshot(
+    path="", kind="", agent="", queue="", direction=Direction.FORWARD, state=StepState.WAITING
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Locked:
     """A saga under its lock: what it is, what it runs, and the database's time."""
@@ -48,11 +55,11 @@ class Locked:
 
 
 def step_snapshot(row: Any) -> StepSnapshot:
-    """Return a step row as the core sees it."""
-    values = {name: getattr(row, name) for name in STEP_FIELDS}
-    values["direction"] = Direction(values["direction"])
-    values["state"] = StepState(values["state"])
-    return StepSnapshot(**values)
+    """Return a row that begins with the columns of a step as the core sees it."""
+    values = dict(zip(STEP_FIELDS, row, strict=False))
+    values["direction"] = _DIRECTIONS[values["direction"]]
+    values["state"] = _STATES[values["state"]]
+    return changed(_BLANK, **values)
 
 
 class Store:
@@ -282,7 +289,7 @@ def attempt_is(saga_id: UUID, path: str, number: int) -> tuple[ColumnElement[boo
 
 def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
     """Return the columns of a step row."""
-    return {"saga_id": saga_id} | {name: getattr(step, name) for name in STEP_FIELDS}
+    return {"saga_id": saga_id, **vars(step)}
 
 
 def _insert_unless_exists(connection: Connection, table: Table) -> Any:

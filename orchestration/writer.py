@@ -55,6 +55,17 @@ _CLOSE_ATTEMPT = Prepared(
     ),
     ("state", "ended_at", "error"),
 )
+_ASKED = (
+    _incidents.c.saga_id == bindparam("was_saga"),
+    _incidents.c.path == bindparam("was_path"),
+    _incidents.c.resolved_at.is_(None),
+)
+_ONE_KIND = _incidents.c.kind == bindparam("was_kind")
+_RESOLUTION = ("resolved_at", "resolution", "resolved_by", "reason")
+_OPEN_INCIDENT = Prepared(select(_incidents.c.id).where(*_ASKED, _ONE_KIND))
+_ADD_INCIDENT = Prepared(insert(_incidents), ("saga_id", "path", "kind", "message", "opened_at"))
+_CLOSE_INCIDENTS = Prepared(update(_incidents).where(*_ASKED), _RESOLUTION)
+_CLOSE_INCIDENT = Prepared(update(_incidents).where(*_ASKED, _ONE_KIND), _RESOLUTION)
 _MOVE_SAGA = Prepared(
     update(_sagas).where(
         _sagas.c.id == bindparam("was_saga"), _sagas.c.state == bindparam("was_state")
@@ -116,11 +127,8 @@ def _move_step(
     connection: Connection, saga_id: UUID, move: MoveStep, now: datetime
 ) -> dict[str, Any] | None:
     before, after = move.before, move.after
-    values = {
-        name: getattr(after, name)
-        for name in STEP_FIELDS
-        if getattr(after, name) != getattr(before, name)
-    }
+    was = vars(before)
+    values = {name: value for name, value in vars(after).items() if value != was[name]}
     if move.result is not UNSET:
         values["result"] = move.result
     values["state"] = after.state
@@ -200,22 +208,16 @@ def _move_saga(connection: Connection, saga_id: UUID, move: MoveSaga) -> dict[st
 def _open_incident(
     connection: Connection, saga_id: UUID, decision: OpenIncident, now: datetime
 ) -> dict[str, Any] | None:
-    known = select(_incidents.c.id).where(
-        _incidents.c.saga_id == saga_id,
-        _incidents.c.path == decision.path,
-        _incidents.c.kind == decision.kind,
-        _incidents.c.resolved_at.is_(None),
-    )
-    if connection.execute(known).first() is not None:
+    where = {"was_saga": saga_id, "was_path": decision.path, "was_kind": decision.kind}
+    if _OPEN_INCIDENT.first(connection, **where) is not None:
         return None
-    connection.execute(
-        insert(_incidents).values(
-            saga_id=saga_id,
-            path=decision.path,
-            kind=decision.kind,
-            message=decision.message,
-            opened_at=now,
-        )
+    _ADD_INCIDENT.change(
+        connection,
+        saga_id=saga_id,
+        path=decision.path,
+        kind=decision.kind,
+        message=decision.message,
+        opened_at=now,
     )
     return {"path": decision.path, "verb": "alert", "reason": decision.message,
             "details": {"kind": decision.kind}}  # fmt: skip
@@ -224,22 +226,18 @@ def _open_incident(
 def _close_incidents(
     connection: Connection, saga_id: UUID, decision: CloseIncidents, now: datetime
 ) -> dict[str, Any] | None:
-    change = (
-        update(_incidents)
-        .where(
-            _incidents.c.saga_id == saga_id,
-            _incidents.c.path == decision.path,
-            _incidents.c.kind == (decision.kind or _incidents.c.kind),
-            _incidents.c.resolved_at.is_(None),
-        )
-        .values(
-            resolved_at=now,
-            resolution=decision.resolution,
-            resolved_by=decision.by,
-            reason=decision.reason,
-        )
+    one = {} if decision.kind is None else {"was_kind": decision.kind}
+    answered = (_CLOSE_INCIDENT if one else _CLOSE_INCIDENTS).change(
+        connection,
+        was_saga=saga_id,
+        was_path=decision.path,
+        resolved_at=now,
+        resolution=decision.resolution,
+        resolved_by=decision.by,
+        reason=decision.reason,
+        **one,
     )
-    if connection.execute(change).rowcount == 0:
+    if answered == 0:
         return None
     details = {"resolution": decision.resolution, "by": decision.by}
     return {"path": decision.path, "verb": "resolve", "reason": decision.reason,
