@@ -29,7 +29,11 @@ class StepState(StrEnum):
     """Where one step stands, whichever direction it is going in."""
 
     WAITING = "waiting"
-    """Not yet started: its predecessors are not complete."""
+    """Not yet started: its predecessors are not complete.
+
+    After the database has lost commits it may have been sent all the same, and is then asked about
+    before it is sent.
+    """
     DISPATCHED = "dispatched"
     """Committed to be run and sent to the broker; nobody has taken the lease. Nothing was sent."""
     LEASED = "leased"
@@ -123,7 +127,16 @@ _RESOLUTIONS = frozenset(
 """What the recovery table, or an operator, may make of a step that is in doubt."""
 
 STEP_MOVES: dict[StepState, frozenset[StepState]] = {
-    StepState.WAITING: frozenset({StepState.DISPATCHED, StepState.SKIPPED}),
+    StepState.WAITING: frozenset(
+        {
+            StepState.DISPATCHED,
+            StepState.RETRYING,
+            StepState.UNKNOWN,
+            StepState.HALTED,
+            StepState.SKIPPED,
+            StepState.ABANDONED,
+        }
+    ),
     StepState.DISPATCHED: _RESOLUTIONS | {StepState.LEASED, StepState.SKIPPED},
     StepState.LEASED: _RESOLUTIONS,
     StepState.RETRYING: _RESOLUTIONS | {StepState.SKIPPED},

@@ -18,7 +18,16 @@ from models.states import (
 )
 from orchestration import command, late
 from orchestration.definition import Definition
-from orchestration.doubt import is_late, lose, over, settle, settle_undo, turn_back
+from orchestration.doubt import (
+    LOST_COMMITS,
+    distrust,
+    is_late,
+    lose,
+    over,
+    settle,
+    settle_undo,
+    turn_back,
+)
 from orchestration.draft import Draft
 from orchestration.events import (
     Answered,
@@ -26,6 +35,7 @@ from orchestration.events import (
     Crashed,
     DeadlinePassed,
     Decision,
+    Distrusted,
     Done,
     Event,
     Failed,
@@ -72,6 +82,8 @@ def decide(
             _deadline_passed(draft)
         case Cancelled():
             command.cancel(draft, event)
+        case Distrusted():
+            distrust(draft)
         case Resolved():
             command.resolve(draft, event)
     _advance(draft)
@@ -306,8 +318,16 @@ def _advance(draft: Draft) -> None:
             _advance(draft)
             return
         for path in paths:
-            draft.dispatch(draft.steps[path], "its predecessors are done", quiet=True)
+            _begin(draft, draft.steps[path])
     _label(draft)
+
+
+def _begin(draft: Draft, step: StepSnapshot) -> None:
+    """Dispatch a step; where it may have been sent in commits that were lost, ask first."""
+    if step.doubt_at is not None:
+        settle(draft, step, None, why=LOST_COMMITS, ready_at=draft.now)
+    else:
+        draft.dispatch(step, "its predecessors are done", quiet=True)
 
 
 def _fatal(draft: Draft) -> StepSnapshot | None:

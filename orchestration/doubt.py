@@ -10,8 +10,9 @@ from orchestration.events import Failed, FailureKind
 from orchestration.late import WATCH, watch_for
 from orchestration.recovery import Action, Case, Verdict, resolve, resolve_undo
 from orchestration.signals import Absent, Answer, Applied
-from orchestration.snapshot import StepSnapshot, roll
+from orchestration.snapshot import StepSnapshot, changed, roll
 
+LOST_COMMITS = "the database may have lost commits"
 POLL = timedelta(seconds=1)
 AT_ONCE = timedelta(0)
 
@@ -58,7 +59,7 @@ def settle(
     a repetition where the agent or the policy has named one. A repetition that would begin only
     after the step's time is over is not waited for: the step is ended now.
     """
-    seen = replace(step, **changes)
+    seen = changed(step, **changes)
     case = case_of(draft, seen, answer)
     verdict = resolve(case)
     if verdict.action is Action.RETRY and not (verdict.slow or case.forward_only):
@@ -154,6 +155,8 @@ def _apply(  # noqa: PLR0913 - the arms share everything
             draft.answered(step.path, "by_itself", "scheduler", why)
             draft.undo(step, why, row=row, closes=closes, **_without(changes, "failure_count"))
         case Action.PARK:
+            if verdict.new_key:
+                changes |= {"incarnation": step.incarnation + 1, "doubt_at": None}
             draft.park(step, verdict.alert or "in_doubt", why, row=row, closes=closes, **changes)
         case Action.ABANDON:
             draft.answered(step.path, "by_itself", "scheduler", why)
@@ -218,10 +221,25 @@ def turn_back(draft: Draft, reason: str, path: str, message: str) -> None:
     for step in list(draft.steps.values()):
         if step.kind == WATCH or step.direction is Direction.BACKWARD:
             continue
-        unsent = step.state in MAY_BE_UNSENT and step.doubt_at is None
-        if step.state is StepState.WAITING or unsent:
-            if unsent:
+        if step.state in MAY_BE_UNSENT and step.doubt_at is None:
+            if step.state is not StepState.WAITING:
                 draft.answered(step.path, "by_itself", "scheduler", "the saga turned back")
             draft.move(step, "skip", "the saga turned back", state=StepState.SKIPPED)
-        elif step.state in {StepState.DISPATCHED, StepState.RETRYING, StepState.UNKNOWN}:
+        elif step.state in {*MAY_BE_UNSENT, StepState.UNKNOWN} - {StepState.HALTED}:
             settle(draft, step, None, why="the saga turned back")
+
+
+def distrust(draft: Draft) -> None:
+    """Take whatever is said never to have been sent for something that may have been.
+
+    Its keys are what they were before the database lost commits, so the remote can tell.
+    """
+    for step in list(draft.steps.values()):
+        forward = step.direction is Direction.FORWARD and step.kind != WATCH
+        if not forward or step.doubt_at or not draft.contract(step).effect:
+            continue
+        doubt: dict[str, Any] = {"doubt_at": draft.now, "granted_at": draft.now}
+        if step.state in {StepState.DISPATCHED, StepState.RETRYING}:
+            settle(draft, step, None, why=LOST_COMMITS, **doubt)
+        elif step.state in {StepState.WAITING, StepState.HALTED}:
+            draft.move(step, "distrust", LOST_COMMITS, state=step.state, **doubt)

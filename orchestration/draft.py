@@ -37,7 +37,9 @@ REDELIVERY_CEILING = timedelta(minutes=10)
 ASKING = timedelta(seconds=5)
 ASKING_CEILING = timedelta(minutes=5)
 
-MAY_BE_UNSENT = frozenset({StepState.DISPATCHED, StepState.RETRYING, StepState.HALTED})
+MAY_BE_UNSENT = frozenset(
+    {StepState.WAITING, StepState.DISPATCHED, StepState.RETRYING, StepState.HALTED}
+)
 """Without a doubt, a step in one of these was certainly never sent."""
 
 
@@ -88,9 +90,9 @@ class Draft:
         pivot = self.pivot()
         if pivot is None:
             return None
-        idle = {StepState.WAITING, StepState.FAILED, StepState.SKIPPED}
+        ended = pivot.state in {StepState.FAILED, StepState.SKIPPED}
         unsent = pivot.state in MAY_BE_UNSENT and not pivot.doubt_at
-        return None if pivot.state in idle or unsent else pivot.name
+        return None if ended or unsent else pivot.name
 
     # --- moving a step -------------------------------------------------------------------------
 

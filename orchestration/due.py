@@ -79,6 +79,12 @@ def sagas(connection: Connection, now: ColumnElement[datetime], limit: int) -> l
     return list(connection.execute(query).scalars())
 
 
+def unended(connection: Connection, after: UUID, window: int) -> list[UUID]:
+    """Return the next ``window`` sagas behind ``after``, by id, that have not ended."""
+    query = select(_sagas.c.id).where(_sagas.c.ended_at.is_(None), _sagas.c.id > after)
+    return list(connection.execute(query.order_by(_sagas.c.id).limit(window)).scalars())
+
+
 def stranded(connection: Connection, after: UUID, window: int) -> tuple[list[UUID], UUID]:
     """Look at the next ``window`` live sagas behind ``after``, by id.
 

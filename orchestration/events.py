@@ -136,6 +136,14 @@ class Cancelled:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Distrusted:
+    """The database has lost commits: whatever it says was never sent may have been."""
+
+    by: str
+    reason: str
+
+
 class Remedy(StrEnum):
     """What an operator can decide about a step that waits for one."""
 
@@ -170,6 +178,7 @@ Event = (
     | Crashed
     | DeadlinePassed
     | Cancelled
+    | Distrusted
     | Resolved
 )
 

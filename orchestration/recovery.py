@@ -187,7 +187,9 @@ def _applied(case: Case) -> Verdict:
 def _rejected(case: Case, reason: str) -> Verdict:
     why = f"the remote says that nothing happened or ever will: {reason}"
     if case.forward_only:
-        return Verdict(row="6", action=Action.PARK, why=why, alert="rejected_after_pivot")
+        return Verdict(
+            row="6", action=Action.PARK, why=why, new_key=True, alert="rejected_after_pivot"
+        )
     return Verdict(row="6", action=Action.GIVE_UP, why=why)
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from models.states import Direction, Operation, SagaState, StepState
+from orchestration import due
 from orchestration.contract import KILL_GRACE
 from orchestration.decide import decide
 from orchestration.definition import Definition, Workflow
@@ -33,6 +34,7 @@ from orchestration.events import (
     DeadlinePassed,
     Decision,
     Dispatch,
+    Distrusted,
     Event,
     Lost,
     MoveStep,
@@ -53,6 +55,7 @@ from orchestration.store import Store
 from orchestration.writer import StaleWriteError, apply
 
 LONGEST_KEY = 200
+WINDOW = 500
 ANSWER_TIMEOUT = timedelta(seconds=30)
 _TRIES = 5
 
@@ -285,6 +288,22 @@ class Scheduler:
     def nudge(self, saga_id: UUID) -> bool:
         """Derive again what should be under way."""
         return self.handle(saga_id, Nudged(), actor="supervisor", skip_locked=True)
+
+    def distrust(self, *, by: str, reason: str) -> int:
+        """Have every live saga ask before it sends what it may have sent; return how many.
+
+        To be called after the database has lost commits: a fail-over without synchronous
+        replication, or a restore. Until then nothing may run.
+        """
+        count, after = 0, due.FIRST
+        while True:
+            with self.store.reading() as connection:
+                ids = due.unended(connection, after, WINDOW)
+            for saga_id in ids:
+                count += self.handle(saga_id, Distrusted(by=by, reason=reason), actor=by)
+            if len(ids) < WINDOW:
+                return count
+            after = ids[-1]
 
     def cancel(self, saga_id: UUID, *, by: str, reason: str = "") -> None:
         """Turn a saga back; raise ``RefusedError`` after its pivot and after its end."""

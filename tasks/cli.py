@@ -41,9 +41,6 @@ Remedy = Literal[
 ]
 
 
-# --- what the commands share ---------------------------------------------------------------------
-
-
 def _store() -> "Store":
     from orchestration.settings import settings
     from tasks.lookup import existing_store
@@ -91,9 +88,6 @@ def _root(
 ) -> None:
     """Take the options of every command."""
     del version, debug
-
-
-# --- roles ---------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -179,9 +173,6 @@ def web(
     serve(host, settings().web_port if port is None else port)
 
 
-# --- setting up ----------------------------------------------------------------------------------
-
-
 @app.command()
 def migrate() -> None:
     """Bring the database up to date; safe to repeat.
@@ -226,9 +217,6 @@ def sweep(as_json: AsJson = False) -> None:
     counts = dict(_runtime().supervisor.sweep().counts)
     lines = (f"{count:6}  {duty.replace('_', ' ')}" for duty, count in counts.items())
     _print(counts if as_json else "\n".join(lines), as_json=as_json)
-
-
-# --- sagas ---------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -331,7 +319,13 @@ def cancel(saga: SagaId, reason: Reason = "", by: By = None) -> None:
     _print_state(scheduler.store, saga_id)
 
 
-# --- what waits for a person -------------------------------------------------------------------
+@app.command()
+def distrust(reason: Reason = "", by: By = None) -> None:
+    """After the database has lost commits: ask before anything is sent that may have been."""
+    from tasks.lookup import one_line, person
+
+    who, why = person(by), one_line(reason, "--reason")
+    print(f"{_runtime().scheduler.distrust(by=who, reason=why)} saga(s) will ask first")
 
 
 @app.command()

@@ -184,16 +184,24 @@ def counted_commits(engine: Engine) -> Iterator[list[str]]:
     """Count what is committed: a list that grows by one word for each transaction that wrote."""
     commits: list[str] = []
     wrote: set[int] = set()
+    changes: dict[int, int] = {}
 
     def look(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if statement.lstrip().split()[0].upper() in {"INSERT", "UPDATE", "DELETE"}:
             wrote.add(id(connection))
 
     def count(connection: Any) -> None:
-        if id(connection) in wrote:
+        # What is run at driver level passes by the events; SQLite itself counts what it changed.
+        driver = connection.connection.dbapi_connection
+        total = getattr(driver, "total_changes", 0)
+        if id(connection) in wrote or total > changes.get(id(driver), 0):
             wrote.discard(id(connection))
             commits.append("commit")
+        changes[id(driver)] = total
 
+    with engine.connect() as connection:
+        driver = connection.connection.dbapi_connection
+        changes[id(driver)] = getattr(driver, "total_changes", 0)
     event.listen(engine, "before_cursor_execute", look)
     event.listen(engine, "commit", count)
     try:
