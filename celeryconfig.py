@@ -69,6 +69,8 @@ broker_transport_options = (
 # A queue that nobody declared is a typo.
 task_create_missing_queues = False
 task_default_queue = "atalaia"
+# Not the queue's name: an app that sends to the queue by name declares an exchange called so.
+task_default_exchange = "atalaia-tasks"
 task_default_exchange_type = "topic" if _amqp else "direct"
 task_default_queue_type = "quorum" if _amqp else "classic"
 

@@ -74,6 +74,7 @@ def test_pools_without_children_run_trips_and_are_noticed_when_killed(rig: Rig, 
     assert len([e for e in executions if e["saga"] == str(handle.saga_id)]) == 1
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.proves("D-22", "GM-08")
 def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
     rig: Rig, tmp_path: Path
@@ -102,7 +103,8 @@ def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
     assert (step.state, step.attempt) == ("dispatched", 0)
     rig.env_more = {}
     rig.worker("knows")
-    assert handle.wait(60).state is SagaState.COMPLETED
+    # Every message has an even chance to come to the wrong worker first.
+    assert handle.wait(150).state is SagaState.COMPLETED
     assert rig.open_incidents(handle.saga_id) == []
 
 

@@ -103,7 +103,6 @@ class Rig:
         self.store = Store(self.engine)
         app = Celery("rig", broker=self.broker_url)
         if self.broker_url.startswith("amqp"):
-            app.conf.task_default_exchange_type = "topic"
             app.conf.task_default_queue_type = "quorum"
         self.celery = app
         self.scheduler = Scheduler(self.store, CeleryDispatcher(app), Registry())
