@@ -54,7 +54,9 @@ def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
 def _renderer(*, json: bool) -> list[structlog.typing.Processor]:
     if json:
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    # The plain form: a broker that is away for an hour must not fill the disk with coloured frames.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
 
 
 # Until a process says where its logs go, they go where the standard library sends them.
