@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Integer, Table, bindparam, func, select, text
 
 from models import Saga, Step
+from models.base import listed
 from models.states import SAGA_LIVE, STEP_LIVE, StepState
 from orchestration.statement import Prepared
+from orchestration.store import Store
 
 FIRST = UUID(int=0)
 """Before every id."""
@@ -23,12 +25,21 @@ _EARLIEST = tuple(
     Prepared(select(func.min(table.c.wake_at).label("at")).where(table.c.wake_at.is_not(None)))
     for table in (_steps, _sagas)
 )
+_LIVE_SAGAS = Prepared(
+    select(_sagas.c.id)
+    .where(text(listed("sagas.state", SAGA_LIVE)), _sagas.c.id > bindparam("behind"))
+    .order_by(_sagas.c.id)
+    .limit(bindparam("most", type_=Integer()))
+)
 
 
-def steps(
-    connection: Connection, now: ColumnElement[datetime], state: StepState, limit: int
-) -> list[Row[Any]]:
+def steps(connection: Connection, store: Store, state: StepState, limit: int) -> list[Any]:
     """Return due steps: (saga_id, path, direction, queue, agent, dispatch_count, definition_id)."""
+    statement = store.prepared(_due_steps)
+    return statement.all(connection, in_state=state, most=limit)
+
+
+def _due_steps(now: ColumnElement[datetime]) -> Prepared:
     query = (
         select(
             _steps.c.saga_id,
@@ -40,11 +51,11 @@ def steps(
             _sagas.c.definition_id,
         )
         .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
-        .where(_steps.c.state == state, _steps.c.wake_at <= now)
+        .where(_steps.c.state == bindparam("in_state"), _steps.c.wake_at <= now)
         .order_by(_steps.c.wake_at)
-        .limit(limit)
+        .limit(bindparam("most", type_=Integer()))
     )
-    return list(connection.execute(query))
+    return Prepared(query)
 
 
 def next_at(connection: Connection) -> datetime | None:
@@ -71,12 +82,14 @@ def waiting_for(connection: Connection, queue: str, direction: str, *, limit: in
     return connection.execute(select(func.count()).select_from(some)).scalar_one()
 
 
-def sagas(connection: Connection, now: ColumnElement[datetime], limit: int) -> list[UUID]:
+def sagas(connection: Connection, store: Store, limit: int) -> list[UUID]:
     """Return the sagas whose deadline is to be acted on."""
-    query = (
-        select(_sagas.c.id).where(_sagas.c.wake_at <= now).order_by(_sagas.c.wake_at).limit(limit)
-    )
-    return list(connection.execute(query).scalars())
+    return [row.id for row in store.prepared(_due_sagas).all(connection, most=limit)]
+
+
+def _due_sagas(now: ColumnElement[datetime]) -> Prepared:
+    query = select(_sagas.c.id).where(_sagas.c.wake_at <= now).order_by(_sagas.c.wake_at)
+    return Prepared(query.limit(bindparam("most", type_=Integer())))
 
 
 def unended(connection: Connection, after: UUID, window: int) -> list[UUID]:
@@ -91,11 +104,10 @@ def stranded(connection: Connection, after: UUID, window: int) -> tuple[list[UUI
     Return those none of whose steps has a next wake-up, and where to go on; at the end that is the
     beginning again. However many sagas there are, one look costs the same.
     """
-    live = _sagas.c.state.in_(sorted(SAGA_LIVE))
-    seen = select(_sagas.c.id).where(live, _sagas.c.id > after).order_by(_sagas.c.id).limit(window)
-    ids = list(connection.execute(seen).scalars())
+    ids = [row.id for row in _LIVE_SAGAS.all(connection, behind=after, most=window)]
     if not ids:
         return [], FIRST
+    live = _sagas.c.state.in_(sorted(SAGA_LIVE))
     moves = _steps.c.saga_id == _sagas.c.id, _steps.c.state.in_(sorted(STEP_LIVE))
     still = select(_sagas.c.id).where(
         _sagas.c.id.in_(ids), live, ~select(_steps.c.path).where(*moves).exists()

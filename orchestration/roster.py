@@ -10,10 +10,21 @@ from datetime import datetime, timedelta
 from itertools import product
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    Table,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from models import Node, Saga, Step
 from models.states import StepState
+from orchestration.statement import Prepared
 from orchestration.store import Store
 
 _nodes: Table = Node.__table__  # type: ignore[assignment]
@@ -40,6 +51,21 @@ class Held:
     saga_id: UUID
     path: str
     attempt: int
+
+
+_ALIVE = _nodes.c.ended_at.is_(None)
+_SILENT = Prepared(
+    select(_nodes.c.id, _nodes.c.heartbeat_at)
+    .where(_ALIVE, _nodes.c.heartbeat_at < bindparam("cutoff"))
+    .order_by(_nodes.c.heartbeat_at)
+)
+_HELD_BY_THE_ENDED = Prepared(
+    select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt)
+    .join_from(_steps, _nodes, _nodes.c.id == _steps.c.node_id)
+    .where(_steps.c.state == literal_column(f"'{StepState.LEASED}'"), ~_ALIVE)
+    .limit(bindparam("most", type_=Integer()))
+)
+_SERVED = Prepared(select(_nodes.c.agents, _nodes.c.definitions).where(_ALIVE))
 
 
 class Roster:
@@ -130,12 +156,7 @@ class Roster:
         """Return the nodes that have not spoken for ``timeout``, the longest first."""
         with self.store.reading() as connection:
             cutoff = self.store.time(connection) - timeout
-            query = (
-                select(_nodes.c.id, _nodes.c.heartbeat_at)
-                .where(_nodes.c.ended_at.is_(None), _nodes.c.heartbeat_at < cutoff)
-                .order_by(_nodes.c.heartbeat_at)
-            )
-            return [(row.id, row.heartbeat_at) for row in connection.execute(query)]
+            return [(row.id, row.heartbeat_at) for row in _SILENT.all(connection, cutoff=cutoff)]
 
     def held_by(self, node_id: UUID, pid: int | None = None) -> list[Held]:
         """Return the leases that a node, or one process of it, holds."""
@@ -152,25 +173,18 @@ class Roster:
 
     def held_by_the_ended(self, limit: int) -> list[Held]:
         """Return leases whose node has ended, bounded by ``limit``."""
-        query = (
-            select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt)
-            .join_from(_steps, _nodes, _nodes.c.id == _steps.c.node_id)
-            .where(_steps.c.state == StepState.LEASED, _nodes.c.ended_at.is_not(None))
-            .limit(limit)
-        )
         with self.store.reading() as connection:
             return [
                 Held(saga_id=row.saga_id, path=row.path, attempt=row.attempt)
-                for row in connection.execute(query)
+                for row in _HELD_BY_THE_ENDED.all(connection, most=limit)
             ]
 
     def served(self) -> set[tuple[str, str]]:
         """Return the pairs (agent, definition id) that some living node can run."""
-        query = select(_nodes.c.agents, _nodes.c.definitions).where(_nodes.c.ended_at.is_(None))
         with self.store.reading() as connection:
             return {
                 pair
-                for row in connection.execute(query)
+                for row in _SERVED.all(connection)
                 for pair in product(row.agents, row.definitions)
             }
 

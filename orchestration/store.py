@@ -70,6 +70,7 @@ class Store:
     ) -> None:
         self.engine = engine
         self.now = now
+        self._statements: dict[Callable[[ColumnElement[datetime]], Prepared], Prepared] = {}
         self._time = Prepared(select(now().label("now")))
         mine = _steps.c.saga_id == bindparam("saga")
         steps = select(*_STEP_COLUMNS, now().label("now")).where(mine).order_by(_steps.c.path)
@@ -82,6 +83,13 @@ class Store:
             now().label("now"),
         ).join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
         self._read_for_work = Prepared(work.where(mine, _steps.c.path == bindparam("at")))
+
+    def prepared(self, build: Callable[[ColumnElement[datetime]], Prepared]) -> Prepared:
+        """Return the statement that ``build`` makes of this store's present, made only once."""
+        statement = self._statements.get(build)
+        if statement is None:
+            statement = self._statements[build] = build(self.now())
+        return statement
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -124,13 +124,13 @@ class Supervisor:
 
     def _wake(self, state: StepState) -> int:
         with self.store.reading() as connection:
-            steps = due.steps(connection, self.store.now(), state, self.batch)
+            steps = due.steps(connection, self.store, state, self.batch)
         return self._each(steps, lambda step: self.scheduler.wake(step.saga_id, step.path))
 
     def sweep_undelivered(self) -> int:
         """Send again what no worker has taken, unless it still waits in a long queue."""
         with self.store.reading() as connection:
-            steps = due.steps(connection, self.store.now(), StepState.DISPATCHED, self.batch)
+            steps = due.steps(connection, self.store, StepState.DISPATCHED, self.batch)
         if not steps:
             return 0
         lanes = {(step.queue, step.direction) for step in steps}
@@ -159,7 +159,7 @@ class Supervisor:
     def sweep_deadlines(self) -> int:
         """Act on sagas past their deadline."""
         with self.store.reading() as connection:
-            sagas = due.sagas(connection, self.store.now(), self.batch)
+            sagas = due.sagas(connection, self.store, self.batch)
         return self._each(sagas, self.scheduler.deadline)
 
     def sweep_stranded(self) -> int:

@@ -457,9 +457,9 @@ def test_the_supervisor_only_asks_for_what_the_steps_own_agent_then_does(core: C
 @pytest.mark.parametrize(
     ("look", "index"),
     [
-        (lambda c, core: due.steps(c, core.store.now(), StepState.LEASED, 10), "ix_steps_wake"),
-        (lambda c, core: due.steps(c, core.store.now(), StepState.DISPATCHED, 10), "ix_steps_wake"),
-        (lambda c, core: due.sagas(c, core.store.now(), 10), "ix_sagas_wake"),
+        (lambda c, core: due.steps(c, core.store, StepState.LEASED, 10), "ix_steps_wake"),
+        (lambda c, core: due.steps(c, core.store, StepState.DISPATCHED, 10), "ix_steps_wake"),
+        (lambda c, core: due.sagas(c, core.store, 10), "ix_sagas_wake"),
         (lambda c, core: due.stranded(c, due.FIRST, 10), "ix_sagas_live"),
         (lambda c, core: core.roster.held_by(core.node.id), "ix_steps_held_by_node"),
         (lambda c, core: core.roster.silent(timedelta(seconds=6)), "ix_nodes_alive"),
