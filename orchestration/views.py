@@ -145,14 +145,6 @@ def count_refusals(connection: Connection) -> dict[str, int]:
     return dict(connection.execute(query).tuples().all())
 
 
-def count_rescues(connection: Connection) -> int:
-    """Return how many sagas had a lease taken back by the supervisor or a node."""
-    query = select(func.count(func.distinct(_attempts.c.saga_id))).where(
-        _attempts.c.state == "expired"
-    )
-    return connection.execute(query).scalar_one()
-
-
 def timeline(connection: Connection, saga_id: UUID) -> list[TimelineEntry]:
     """Return a saga's whole story in the order in which it happened."""
     entries = [*_attempt_entries(connection, saga_id), *_journal_entries(connection, saga_id)]

@@ -216,5 +216,9 @@ def _nodes(store: Store, given: Settings, definitions: list[Definition]) -> Iter
 def _incidents(store: Store) -> Iterator[Finding]:
     with store.reading() as connection:
         count = len(views.list_incidents(connection, limit=1000))
+        refused = views.count_refusals(connection)
     if count:
         yield _warning("incidents", f"{count} wait for an answer; see `atalaia incidents`")
+    if refused:
+        told = ", ".join(f"{number} {name}" for name, number in sorted(refused.items()))
+        yield _ok("refused", f"came too late or twice and changed nothing: {told}")

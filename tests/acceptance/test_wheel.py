@@ -1,6 +1,7 @@
 """The wheel, alone in a fresh environment and an empty folder, checks and runs."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,18 @@ def atalaia(tmp_path_factory: pytest.TempPathFactory) -> str:
         check=True,
     )
     return str(fresh / "bin" / "atalaia")
+
+
+def sources_in(home: Path) -> Path:
+    """Return a copy of the sources, so that no build leaves anything in this tree."""
+    copy = home / "sources"
+    copy.mkdir()
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("models", "orchestration", "tasks", "web", "migrations", "examples"):
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+    for name in ("pyproject.toml", "celeryconfig.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
 
 
 @pytest.fixture
