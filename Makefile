@@ -32,6 +32,7 @@ help:
 	@echo "make lint    the checks of make test without the tests"
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make chaos   trips in a storm of kills, cuts and restarts (MINUTES=2)"
+	@echo "make mutants break the guards of the code one by one, and see the tests notice each time"
 	@echo "make bench   steps per second against a plain Celery chain"
 	@echo "make lock    resolve the requirements files anew (UPGRADE=1 for newer versions)"
 	@echo "make clean   remove the environment and what the tools left"
@@ -46,6 +47,14 @@ test: lint
 	@$(BIN)/pytest --quiet --numprocesses auto --dist loadgroup -m "not chaos" $(TESTS)
 	@echo "== tests that kill processes"
 	@$(BIN)/pytest --quiet -m chaos $(TESTS) || { [ $$? -eq 5 ] && [ -n '$(TESTS)' ]; }
+	@[ -n '$(TESTS)' ] || { echo "== mutants" && $(BIN)/python -m tests.mutants.run; }
+
+# Some of the mutants only: make mutants MUTANTS="saga_not_locked key_of_each_attempt"
+MUTANTS ?=
+
+.PHONY: mutants
+mutants: $(DEV) $(PROJECT)
+	@$(BIN)/python -m tests.mutants.run $(MUTANTS)
 
 .PHONY: lint
 lint: $(DEV) $(PROJECT)

@@ -182,6 +182,25 @@ def test_a_heartbeat_without_the_lease_is_refused_and_changes_nothing(core: Core
     assert core.rows(Attempt, saga_id=saga)[0].details is None
 
 
+@pytest.mark.proves("SAS-10", "W-3")
+def test_a_heartbeat_of_an_earlier_attempt_does_not_keep_the_present_one_alive(
+    engine: Engine,
+) -> None:
+    core = Core(engine, line("a", timeout=10 * MINUTE, heartbeat_timeout=MINUTE))
+    saga = core.start()
+    lost = core.take(saga, "a")
+    core.scheduler.lost(saga, "a", 1, "killed")
+    core.leases.answer(saga, "a", 1, Absent())
+    core.now = core.step(saga, "a").wake_at
+    core.scheduler.wake(saga, "a")
+    core.take(saga, "a")
+    before = core.step(saga, "a")
+    core.later(seconds=50)
+    with pytest.raises(LeaseLostError):
+        core.leases.renew(lost, "still here")
+    assert core.step(saga, "a") == before
+
+
 # --- reports -------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Starting, chaining and deciding on real rows: what is committed together, who wins a race."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
@@ -8,12 +9,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, text
 from sqlalchemy.orm import Session
 
 from models import Definition, Saga, Step
 from models.states import SagaState
 from orchestration.contract import AgentContract
+from orchestration.decide import decide
 from orchestration.definition import Step as StepDefinition
 from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import (
@@ -24,10 +26,11 @@ from orchestration.errors import (
     StartConflictError,
     UnknownNameError,
 )
-from orchestration.events import Done, Failed, FailureKind, Remedy
+from orchestration.events import Dispatch, Done, Failed, FailureKind, Remedy, Reported
 from orchestration.registry import Registry
 from orchestration.scheduler import Scheduler, new_saga_id
 from orchestration.signals import Absent, Applied, Closed, Conflict
+from orchestration.writer import apply
 from tests.support.core import (
     BOOK,
     Core,
@@ -38,6 +41,7 @@ from tests.support.core import (
     steps,
 )
 from tests.support.postgres import Postgres
+from tests.support.waiting import eventually
 
 
 class Request(BaseModel):
@@ -247,6 +251,33 @@ def test_a_report_and_the_dispatch_of_what_follows_are_committed_together(core: 
     assert core.saga(saga).wake_at is None
 
 
+@pytest.mark.proves("W-1", "O-2", "SAS-03", "SAS-04")
+def test_a_message_is_sent_after_its_row_is_committed(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def look(dispatches: Sequence[Dispatch]) -> None:
+        """Look from another connection, as a worker would on the arrival of the message."""
+        for sent in dispatches:
+            seen.extend(row.state for row in core.rows(Step, saga_id=sent.saga_id, path=sent.path))
+
+    monkeypatch.setattr(core, "publish", look)
+    saga = core.start()
+    core.done(saga, "a")
+    assert seen == ["dispatched", "dispatched"]
+
+
+@pytest.mark.proves("T-2", "T-3")
+def test_a_process_is_killed_within_the_time_that_the_horizon_counts(engine: Engine) -> None:
+    minute = timedelta(minutes=1)
+    core = Core(engine, line("a", timeout=minute))
+    core.take(core.start(), "a")
+    (sent,) = core.sent
+    remote = AgentContract(name="book", request_lifetime=timedelta(0))
+    assert sent.time_limit == remote.settle_horizon(minute)
+
+
 @pytest.mark.parametrize("length", [1, 3, 10])
 def test_a_sequence_costs_two_commits_for_each_step_and_two_for_the_saga(
     engine: Engine, length: int
@@ -445,6 +476,46 @@ def test_a_report_and_the_loss_of_its_lease_at_once_count_once(engine: Engine) -
         assert core.states(saga) == {"a": "succeeded"}
         assert core.attempts(saga, "a") in ([(1, "succeeded")], [(1, "expired")])
         assert core.step(saga, "a").failure_count <= 1
+
+
+@pytest.mark.proves("D-20", "D-12", "INV-3")
+def test_two_late_successes_at_once_are_undone_once(concurrent: Core) -> None:
+    core = concurrent
+    saga = core.start()
+    first = core.take(saga, "a")
+    core.scheduler.lost(saga, "a", 1, "killed")
+    core.leases.answer(saga, "a", 1, Absent())
+    core.now = core.step(saga, "a").wake_at
+    core.scheduler.wake(saga, "a")
+    second = core.take(saga, "a")
+    core.scheduler.lost(saga, "a", 2, "killed")
+    core.scheduler.cancel(saga, by="ada")
+    core.leases.answer(saga, "a", core.step(saga, "a").inquiry_no, Closed())
+    assert core.saga(saga).state == SagaState.CANCELLED
+    late = Reported(
+        path="a", attempt=1, direction=first.direction, incarnation=0, outcome=Done(result=7)
+    )
+    with ThreadPoolExecutor(1) as thread:
+        with core.store.transaction() as connection:
+            there = core.store.lock_saga(connection, saga)
+            assert there is not None
+            decisions = decide(core.definition(), there.saga, late, there.now)
+            apply(connection, saga, decisions, actor="worker", now=there.now)
+            other = thread.submit(core.report, second)
+            eventually(lambda: waiting(core), within=20, describe="the other waits for the lock")
+        other.result()
+    assert core.states(saga) == {"a": "failed", "a~late": "dispatched", "b": "skipped"}
+    assert core.refusals(saga) == ["stale_attempt", "lease_lost"]
+
+
+def waiting(core: Core) -> int:
+    """Return how many sessions of this database wait for a lock of another one."""
+    look = text(
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    with core.store.reading() as connection:
+        return int(connection.execute(look).scalar_one())
 
 
 @pytest.mark.proves("D-24", "D-28")

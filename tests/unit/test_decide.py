@@ -589,6 +589,20 @@ def test_a_retry_is_not_sent_when_the_key_was_forgotten_while_it_waited() -> Non
     assert run.rows("hotel") == ["12", "13"]
 
 
+@pytest.mark.proves("row 13", "K-4")
+def test_the_age_of_a_key_counts_from_the_first_time_that_it_was_sent() -> None:
+    forgetful = contract("book", key_retention=timedelta(minutes=15))
+    policy = RetryPolicy(initial_interval=timedelta(minutes=6), jitter="none", max_attempts=5)
+    run = one(forgetful, retry=policy)
+    run.lose("hotel").wake("hotel")
+    first_sent_at = run.step("hotel").doubt_at
+    run.lose("hotel")
+    assert run.step("hotel").doubt_at == first_sent_at
+    run.wake("hotel")
+    assert run.step("hotel").state is StepState.HALTED
+    assert run.rows("hotel") == ["12", "12", "13"]
+
+
 # --- time-outs -----------------------------------------------------------------------------------
 
 
