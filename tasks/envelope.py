@@ -58,19 +58,23 @@ class Envelope:
         """Run an action or a compensation under a lease; return a word for the worker's log."""
         log = log_for(saga, path, number)
         reach("p3")
+        asked_at = self.clock.monotonic()
         work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
         if work is None:
             log.info("refused", operation=str(operation))
             return "refused"
         try:
-            return self._run(agent, operation, work, log)
+            return self._run(agent, operation, work, _end(asked_at, work), log)
         except Exception as error:
             self._release(work, error, log)
             raise
 
-    def _run(self, agent: Agent, operation: Operation, work: Work, log: Log) -> str:
+    def _run(self, agent: Agent, operation: Operation, work: Work, ends_at: float, log: Log) -> str:
         reach("p5")
-        call = self._call(agent, work, work.key, log)
+        if self.clock.monotonic() >= ends_at:
+            log.warning("dropped", reason="its time was over before anything was sent")
+            return "dropped"
+        call = self._call(agent, work, work.key, ends_at, log)
         if isinstance(call, Failed):
             outcome: Outcome | None = call
         else:
@@ -79,7 +83,7 @@ class Envelope:
         if outcome is None:
             log.warning("dropped", reason="the lease was taken away")
             return "dropped"
-        self._report(work, outcome, log)
+        self._report(work, outcome, ends_at, log)
         reach("p8")
         word = "succeeded" if isinstance(outcome, Done) else f"failed: {outcome.kind}"
         log.info(word, operation=str(operation))
@@ -98,24 +102,27 @@ class Envelope:
         """Run a probe or a close and hand in the answer."""
         reach("p3")
         saga_id = UUID(saga)
+        asked_at = self.clock.monotonic()
         work = self.leases.inquiry(saga_id, path, number, operation)
         if work is None:
             log_for(saga, path, 0).info("refused", operation=str(operation))
             return "refused"
         log = log_for(saga, path, work.attempt)
-        answer = self._ask(agent, operation, work, log)
+        ends_at = _end(asked_at, work)
+        answer = self._ask(agent, operation, work, ends_at, log)
         reach("p7")
         word = type(answer).__name__.lower()
-        deadline = self.clock.monotonic() + work.time_left.total_seconds()
         persist(
-            partial(self.leases.answer, saga_id, path, number, answer), deadline, log, self.clock
+            partial(self.leases.answer, saga_id, path, number, answer), ends_at, log, self.clock
         )
         log.info(word, operation=str(operation))
         reach("p9")
         return word
 
-    def _ask(self, agent: Agent, operation: Operation, work: Work, log: Log) -> Answer:
-        call = self._call(agent, work, work.action_key, log)
+    def _ask(
+        self, agent: Agent, operation: Operation, work: Work, ends_at: float, log: Log
+    ) -> Answer:
+        call = self._call(agent, work, work.action_key, ends_at, log)
         if isinstance(call, Failed):
             return Unclear(call.message)
         try:
@@ -130,7 +137,9 @@ class Envelope:
             return Unclear(f"{operation} returned {type(answer).__name__}, which is not an answer")
         return answer
 
-    def _call(self, agent: Agent, work: Work, key: str, log: Log) -> Call[Any] | Failed:
+    def _call(
+        self, agent: Agent, work: Work, key: str, ends_at: float, log: Log
+    ) -> Call[Any] | Failed:
         try:
             value = agent.input_type.validate_python(work.input)
         except ValidationError as error:
@@ -145,14 +154,13 @@ class Envelope:
             key=key,
             action_key=work.action_key,
             log=log,
-            ends_at=self.clock.monotonic() + work.time_left.total_seconds(),
+            ends_at=ends_at,
             renew=partial(self.leases.renew, work),
             clock=self.clock,
         )
 
-    def _report(self, work: Work, outcome: Outcome, log: Log) -> None:
+    def _report(self, work: Work, outcome: Outcome, deadline: float, log: Log) -> None:
         """Report for as long as the lease may last; what is not written is found by a probe."""
-        deadline = self.clock.monotonic() + work.time_left.total_seconds()
         try:
             persist(partial(self.leases.report, work, outcome), deadline, log, self.clock)
         except DBAPIError as error:
@@ -162,6 +170,15 @@ class Envelope:
             kind = FailureKind.INVALID_RESULT
             refused = Failed(kind=kind, type="InvalidResult", message=message)
             persist(partial(self.leases.report, work, refused), deadline, log, self.clock)
+
+
+def _end(asked_at: float, work: Work) -> float:
+    """Return when a lease is over, on the clock by which it was asked for at ``asked_at``.
+
+    Counted from before the grant, so that a process that was stopped at any time since cannot take
+    itself for the holder of a lease that has run out.
+    """
+    return asked_at + work.time_left.total_seconds()
 
 
 def persist(write: Callable[[], None], deadline: float, log: Log, clock: Clock = time) -> None:

@@ -197,7 +197,8 @@ def test_time_left_never_grows_and_is_never_negative(loop: Loop) -> None:
     )
     assert work is not None
     log = log_of("test")
-    call = loop.envelope._call(AGENTS["plain.make"], work, work.key, log)
+    ends_at = time.monotonic() + work.time_left.total_seconds()
+    call = loop.envelope._call(AGENTS["plain.make"], work, work.key, ends_at, log)
     assert isinstance(call, Call)
     first = call.time_left
     assert timedelta(0) < call.time_left <= first <= work.plan.timeout
