@@ -59,9 +59,12 @@ class AgentContract:
             return None
         return timeout + KILL_GRACE + self.request_lifetime + self.probe_staleness
 
-    def key_alive(self, age: timedelta) -> bool:
-        """Tell whether a key first sent ``age`` ago may be sent again."""
-        return self.key_retention is None or age + MARGIN < self.key_retention
+    def key_alive(self, age: timedelta, lasting: timedelta = timedelta(0)) -> bool:
+        """Tell whether a key first sent ``age`` ago is still known, with a margin.
+
+        ``lasting``: and will be for so long, as long as a call may take that sends it again.
+        """
+        return self.key_retention is None or age + lasting + MARGIN < self.key_retention
 
     def route(self, operation: Operation) -> tuple[str, str]:
         """Return the Celery task name and the queue of one operation."""

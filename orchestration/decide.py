@@ -19,9 +19,11 @@ from models.states import (
 from orchestration import command, late
 from orchestration.definition import Definition
 from orchestration.doubt import (
+    KEY_FORGOTTEN,
     LOST_COMMITS,
     distrust,
     is_late,
+    key_forgotten,
     lose,
     over,
     settle,
@@ -220,6 +222,9 @@ def _redeliver(draft: Draft, step: StepSnapshot, event: Woken) -> None:
         error = {"type": "ScheduleToCloseTimeout", "message": why}
         settle(draft, step, None, why=why, error=error)
         return
+    if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):
+        settle(draft, step, None, why=KEY_FORGOTTEN)
+        return
     why = "its message waits in a long queue" if event.queued else "no worker took the lease"
     after = draft.move(
         step,
@@ -245,10 +250,8 @@ def _retry_due(draft: Draft, step: StepSnapshot) -> None:
         if draft.late and not draft.aborting and draft.past_return() is None:
             turn_back(draft, "deadline", "", "the saga's deadline has passed")
             return
-        contract = draft.contract(step)
-        age = draft.now - step.doubt_at if step.doubt_at else timedelta(0)
-        if step.doubt_at and contract.idempotent and not contract.key_alive(age):
-            settle(draft, step, None, why="the key may be forgotten by now")
+        if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):
+            settle(draft, step, None, why=KEY_FORGOTTEN)
             return
     draft.dispatch(step, "the back-off is over")
 

@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from models.states import STEP_SETTLED, AttemptState, Direction, Operation, SagaState, StepState
+from orchestration.contract import AgentContract
+from orchestration.definition import Step as StepDefinition
 from orchestration.draft import ASKING_CEILING, MAY_BE_UNSENT, Draft, spaced
 from orchestration.events import Failed, FailureKind
 from orchestration.late import WATCH, watch_for
@@ -12,6 +14,7 @@ from orchestration.recovery import Action, Case, Verdict, resolve, resolve_undo
 from orchestration.signals import Absent, Answer, Applied
 from orchestration.snapshot import StepSnapshot, changed, roll
 
+KEY_FORGOTTEN = "the remote may have forgotten the key before an attempt under it would be over"
 LOST_COMMITS = "the database may have lost commits"
 POLL = timedelta(seconds=1)
 AT_ONCE = timedelta(0)
@@ -85,6 +88,7 @@ def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
         late=is_late(draft, step, draft.now),
         aborting=draft.aborting,
         age=age,
+        lasting=draft.plan(step).timeout,
         to_horizon=_to_horizon(draft, step, answer),
         asked=step.asked_count,
         crashes=step.crash_count,
@@ -103,6 +107,15 @@ def over(draft: Draft, step: StepSnapshot, at: datetime) -> bool:
     return step.ready_at is not None and any(
         at >= step.ready_at + limit for limit in limits if limit
     )
+
+
+def key_forgotten(
+    step: StepSnapshot, contract: AgentContract, plan: StepDefinition, now: datetime
+) -> bool:
+    """Tell whether an attempt that begins now could send a key that the remote has forgotten."""
+    if step.direction is Direction.BACKWARD or step.doubt_at is None:
+        return False
+    return not contract.key_alive(now - step.doubt_at, plan.timeout)
 
 
 def _to_horizon(draft: Draft, step: StepSnapshot, answer: Answer | None) -> timedelta | None:

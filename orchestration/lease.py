@@ -16,6 +16,7 @@ from models.states import Direction, Operation, StepState
 from orchestration.contract import AgentContract
 from orchestration.decide import UNSERVED
 from orchestration.definition import Definition, Step
+from orchestration.doubt import key_forgotten
 from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported
 from orchestration.failpoint import reach
@@ -27,6 +28,7 @@ from orchestration.store import Store, step_snapshot
 from orchestration.writer import apply
 
 UNKNOWN_DEFINITION = "unknown_definition"
+KEY_MAY_BE_FORGOTTEN = "key_may_be_forgotten"
 SOON = timedelta(seconds=1)
 """How soon a message that came to the wrong worker is sent again, if there is a right one."""
 
@@ -79,6 +81,10 @@ class Leases:
             step = step_snapshot(row)
             definition = self.scheduler.definition(connection, row.definition_id)
             refusal = _refusal(step, number, row.definition_id in known)
+            plan, contract = definition.step(step.name), definition.contract(step.name)
+            if refusal is None and key_forgotten(step, contract, plan, row.now):
+                refusal = KEY_MAY_BE_FORGOTTEN
+                self.store.hasten_if_dispatched(connection, saga_id, step, row.now)
             if refusal is None:
                 refusal = self._take(connection, saga_id, step, definition, node, row.now)
             if refusal is None:

@@ -64,6 +64,8 @@ class Case:
     aborting: bool = False
     age: timedelta = timedelta(0)
     """Since the first send under the present key."""
+    lasting: timedelta = timedelta(0)
+    """How long an attempt may go on sending it."""
     to_horizon: timedelta | None = None
     """Until every request is dead and visible; at most zero: it is; ``None``: never certain."""
     asked: int = 0
@@ -87,7 +89,7 @@ class Case:
     @property
     def may_resend(self) -> bool:
         """Whether the same request under the same key cannot make a second effect."""
-        return self.contract.idempotent and self.contract.key_alive(self.age)
+        return self.contract.idempotent and self.contract.key_alive(self.age, self.lasting)
 
     @property
     def barrier(self) -> bool:
@@ -244,7 +246,8 @@ def _absent_or_unasked(case: Case) -> Verdict:
         return Verdict(row="0", action=Action.ASK, why=why, wait=timedelta(0))
     if case.contract.manual:
         return _park(case, "the agent is declared manual")
-    if case.contract.idempotent and not case.may_resend:
+    unknowable = isinstance(case.answer, Absent) and not case.contract.key_alive(case.age)
+    if unknowable or (case.contract.idempotent and not case.may_resend):
         return _key_dead(case)
     if case.contract.idempotent and not case.giving_up:
         why = f"{_seen(case)}; a late original and the repetition collapse on the key"
@@ -257,10 +260,14 @@ def _absent_or_unasked(case: Case) -> Verdict:
 
 
 def _key_dead(case: Case) -> Verdict:
-    """Row 13: the remote may have forgotten the key, so it is never sent again."""
+    """Row 13: the remote may have forgotten the key, so it is never sent again.
+
+    Nor does it prove anything any more that the remote does not know the key.
+    """
     if case.contract.close:
         return _close(case, "the key may be forgotten: never sent again, but closed", row="13")
-    if case.forward_only or not (case.barrier or case.to_horizon is not None):
+    provable = case.contract.key_alive(case.age) and case.to_horizon is not None
+    if case.forward_only or not (case.barrier or provable):
         return _park(case, "the remote may have forgotten the key", row="13")
     return _exit(case)
 

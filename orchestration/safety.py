@@ -97,7 +97,7 @@ def _problems_before(contract: AgentContract, position: Position, agent: str) ->
 def _retention_problems(step: Step, contract: AgentContract, agent: str) -> Iterator[str]:
     if not contract.idempotent or contract.key_retention is None:
         return
-    horizon = step.retry.horizon(step.timeout)
+    horizon = step.retry.horizon(step.timeout) + step.timeout
     if step.schedule_to_close is not None:
         horizon = min(horizon, step.schedule_to_close)
     if horizon + MARGIN >= contract.key_retention:

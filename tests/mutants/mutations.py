@@ -326,7 +326,7 @@ KEYS = (
         f"{DECIDE}::test_a_retry_is_not_sent_when_the_key_was_forgotten_while_it_waited",
         "orchestration/decide",
         "        if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):",
-        "if False:",
+        "        if False:",
     ),
     mutant(
         "retention_not_checked_by_definition",

@@ -324,9 +324,20 @@ def test_row_13_else_it_is_undone_behind_a_barrier() -> None:
 
 
 def test_row_13_else_the_horizon_is_waited_for() -> None:
-    facts = {"answer": Absent(), "age": DAY}
+    facts = {"answer": Absent(), "age": DAY - HOUR, "lasting": HOUR}
     assert decided(IDEMPOTENT, PROBED, to_horizon=HOUR, **facts) == ("16", Action.ASK)
     assert decided(IDEMPOTENT, PROBED, to_horizon=NOTHING, **facts) == ("17", Action.GIVE_UP)
+
+
+@pytest.mark.parametrize("properties", [IDEMPOTENT, {"key_retention": DAY}])
+def test_row_13_that_a_key_is_unknown_proves_nothing_once_it_may_be_forgotten(
+    properties: dict[str, Any],
+) -> None:
+    facts = {"answer": Absent(), "age": DAY, "to_horizon": NOTHING}
+    assert decided(properties, PROBED, **facts) == ("13", Action.PARK)
+    assert decided(properties, PROBED, **facts, spent=True) == ("13", Action.PARK)
+    assert decided(properties, PROBED, CLOSABLE, **facts) == ("13", Action.ASK)
+    assert decided(properties, PROBED, BARRIER, **facts) == ("15", Action.UNDO)
 
 
 def test_row_13_else_it_is_left_to_an_operator() -> None:
