@@ -34,6 +34,7 @@ help:
 	@echo "make chaos   trips in a storm of kills, cuts and restarts (MINUTES=2)"
 	@echo "make mutants break the guards of the code one by one, and see the tests notice each time"
 	@echo "make bench   steps per second against a plain Celery chain"
+	@echo "make model   check the model of the protocol, and that no rule of it is idle (needs a JDK)"
 	@echo "make lock    resolve the requirements files anew (UPGRADE=1 for newer versions)"
 	@echo "make clean   remove the environment and what the tools left"
 
@@ -82,6 +83,10 @@ chaos: $(DEV) $(PROJECT)
 .PHONY: bench
 bench: $(DEV) $(PROJECT)
 	@$(BIN)/python benchmarks/chain.py
+
+.PHONY: model
+model: $(DEV)
+	@$(BIN)/python -m tests.model.run
 
 .PHONY: venv
 venv: $(DEV) $(PROJECT)
