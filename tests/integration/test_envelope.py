@@ -189,6 +189,39 @@ def test_an_agent_that_lost_its_lease_says_nothing(loop: Loop) -> None:
     assert (attempt.state, attempt.late) == ("expired", None)
 
 
+class Hands:
+    """A clock that only goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.mark.proves("D-12", "SAS-10", "INV-1")
+def test_a_process_that_was_stopped_until_its_lease_was_over_sends_nothing(loop: Loop) -> None:
+    loop.scheduler.start("plain", {})
+    clock = Hands()
+
+    class Stopping(Leases):
+        """Whose process stands still after the grant, for as long as the lease lasts."""
+
+        def grant(self, *arguments: Any, **named: Any) -> Work | None:
+            work = super().grant(*arguments, **named)
+            assert work is not None
+            clock.sleep(work.time_left.total_seconds())
+            return work
+
+    envelope = Envelope(Stopping(loop.scheduler), loop.envelope.node, loop.known, clock)
+    loop.envelope = envelope
+    assert loop.deliver(loop.messages.pop(0)) == "dropped"
+    assert envelope_agents.EFFECTS == {}
+
+
 def test_time_left_never_grows_and_is_never_negative(loop: Loop) -> None:
     loop.scheduler.start("plain", {})
     message = loop.messages[0]

@@ -1,5 +1,6 @@
 """The lease: who gets it, what is refused by name, and what is written while it is held."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,7 @@ from orchestration.lease import Work
 from orchestration.scheduler import ANSWER_TIMEOUT
 from orchestration.signals import Absent, Applied, Conflict
 from orchestration.snapshot import idempotency_key
-from tests.support.core import Core, at_once, counted_commits, line, steps
+from tests.support.core import BOOK, Core, at_once, counted_commits, line, steps
 
 MINUTE = timedelta(minutes=1)
 
@@ -109,6 +110,25 @@ def test_a_worker_leaves_a_step_of_a_definition_that_it_does_not_know(core: Core
     assert (after.state, after.attempt) == (before.state, before.attempt)
     assert core.refusals(saga) == ["unknown_definition"]
     core.take(saga, "a")
+
+
+@pytest.mark.proves("K-4", "row 13", "INV-1")
+def test_a_message_that_comes_when_its_key_may_be_forgotten_opens_no_attempt(
+    engine: Engine,
+) -> None:
+    forgetful = replace(BOOK, probe=False, key_retention=60 * MINUTE)
+    core = Core(engine, contracts=(forgetful,))
+    saga = core.start()
+    core.take(saga, "a")
+    core.scheduler.lost(saga, "a", 1, "killed")
+    core.now = core.step(saga, "a").wake_at
+    core.scheduler.wake(saga, "a")
+    core.later(hours=1)
+    assert core.grant(saga, "a", 2) is None
+    assert core.refusals(saga) == ["key_may_be_forgotten"]
+    core.supervisor.sweep()
+    assert core.decided(saga, "a") == ["12", "13"]
+    assert core.step(saga, "a").inquiry == "close"
 
 
 @pytest.mark.proves("D-05", "SAS-13", "COL-02", "IC-03")

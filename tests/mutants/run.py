@@ -17,7 +17,6 @@ import os
 import selectors
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +31,12 @@ from py_compile import PycInvalidationMode
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.mutants.mutations import MUTANTS, Edit, Mutant
 
 ROOT = Path(__file__).parents[2]
+ROOMS = ("models", "orchestration", "tasks", "web", "migrations", "examples", "tests")
 CORE = "database writer lease scheduler supervisor roster distrust outbox boundaries envelope"
 LAYERS = {
     "unit": ("tests/unit", "--ignore=tests/unit/histories"),
@@ -76,21 +77,14 @@ class Fate:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the working tree as it stands, without what git ignores."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in filter(None, listing.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target / name)
+    """Copy the rooms of the working tree, as they stand."""
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "celeryconfig.py"):
+        shutil.copyfile(ROOT / name, target / name)
     # By content: an edit within one second, of the same length, would else go unnoticed.
     mode = PycInvalidationMode.CHECKED_HASH
-    for room in ("models", "orchestration", "tasks", "migrations"):
+    for room in ROOMS[:-1]:
         compileall.compile_dir(target / room, quiet=2, invalidation_mode=mode)
 
 
@@ -216,6 +210,9 @@ class Worker:
         copy_tree(cls.copy)
         for name in HEAVY:
             import_module(name)
+        # A failure is enough here; the smallest one is not worth the minutes that it takes to find.
+        settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
 
     @classmethod
     def try_mutant(cls, mutant: Mutant, layer: str | None) -> Fate:
