@@ -257,7 +257,7 @@ def tell(fate: Fate) -> None:
     elif fate.killer:
         became = f"killed by {layer_of(fate.killer)}: {fate.killer}"
     else:
-        became = f"SURVIVED. Nothing shows that {fate.mutant.rule}."
+        became = f"SURVIVED: no test that was run shows that {fate.mutant.rule}"
     say(f"{fate.mutant.name:42} {fate.seconds:5.1f} s  {became}")
 
 
