@@ -5,7 +5,7 @@ where the steps stand: what may start, what is to be undone, whether the saga ha
 second half only looks at rows, it can be repeated at any time and after any crash.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from models.states import (
@@ -21,6 +21,7 @@ from orchestration.definition import Definition
 from orchestration.doubt import (
     KEY_FORGOTTEN,
     LOST_COMMITS,
+    case_of,
     distrust,
     is_late,
     key_forgotten,
@@ -50,10 +51,10 @@ from orchestration.events import (
     Woken,
 )
 from orchestration.plan import ready, to_undo
-from orchestration.recovery import CRASH_LIMIT
+from orchestration.recovery import CRASH_LIMIT, Action, resolve
 from orchestration.safety import Position
 from orchestration.signals import Unclear
-from orchestration.snapshot import SagaSnapshot, StepSnapshot, roll
+from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed, roll
 
 UNSERVED = "unserved"
 """The kind of the incident that says that no worker can take a step."""
@@ -209,18 +210,7 @@ def _woken(draft: Draft, event: Woken) -> None:
 
 
 def _redeliver(draft: Draft, step: StepSnapshot, event: Woken) -> None:
-    limit = draft.plan(step).schedule_to_start
-    forward = step.direction is Direction.FORWARD
-    if forward and limit and step.dispatched_at and draft.now >= step.dispatched_at + limit:
-        why = f"no worker took it within schedule_to_start ({limit})"
-        error = {"type": "ScheduleToStartTimeout", "message": why}
-        spent = max(step.failure_count, draft.plan(step).retry.max_attempts)
-        settle(draft, step, None, why=why, failure_count=spent, error=error)
-        return
-    if forward and draft.position[step.name] is not Position.AFTER and over(draft, step, draft.now):
-        why = "no worker took it before the time of the step was over"
-        error = {"type": "ScheduleToCloseTimeout", "message": why}
-        settle(draft, step, None, why=why, error=error)
+    if _waited_in_vain(draft, step):
         return
     if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):
         settle(draft, step, None, why=KEY_FORGOTTEN)
@@ -239,6 +229,39 @@ def _redeliver(draft: Draft, step: StepSnapshot, event: Woken) -> None:
     if event.unserved:
         why = f"no living worker knows this version of the workflow and agent {step.agent!r}"
         draft.alert(step.path, UNSERVED, why)
+
+
+def _waited_in_vain(draft: Draft, step: StepSnapshot) -> bool:
+    """End a wait for a worker that has taken too long; tell whether it has."""
+    plan, sent_at = draft.plan(step), step.dispatched_at
+    if step.direction is Direction.BACKWARD or sent_at is None:
+        return False
+    limit, attempts = plan.schedule_to_start, plan.retry.max_attempts
+    if limit and draft.now >= sent_at + limit:
+        why = f"no worker took it within schedule_to_start ({limit})"
+        error = {"type": "ScheduleToStartTimeout", "message": why}
+        failures = max(step.failure_count, attempts)
+        anew = step.failure_count >= attempts
+        return _end_wait(draft, step, why, anew=anew, failure_count=failures, error=error)
+    if draft.position[step.name] is not Position.AFTER and over(draft, step, draft.now):
+        why = "no worker took it before the time of the step was over"
+        error = {"type": "ScheduleToCloseTimeout", "message": why}
+        return _end_wait(draft, step, why, anew=over(draft, step, sent_at), error=error)
+    return False
+
+
+def _end_wait(draft: Draft, step: StepSnapshot, why: str, *, anew: bool, **changes: Any) -> bool:
+    """Settle a step that nobody took, unless that would only begin the same wait ``anew``.
+
+    What can but be repeated, beyond its attempts or its time, waits as long as it takes: else it
+    would go from number to number, and no message would ever have the present one.
+    """
+    verdict = resolve(case_of(draft, changed(step, **changes), None))
+    if anew and verdict.action is Action.RETRY and verdict.alert:
+        draft.alert(step.path, verdict.alert, f"{why}; {verdict.why}")
+        return False
+    settle(draft, step, None, why=why, **changes)
+    return True
 
 
 def _retry_due(draft: Draft, step: StepSnapshot) -> None:

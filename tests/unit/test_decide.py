@@ -603,6 +603,19 @@ def test_the_age_of_a_key_counts_from_the_first_time_that_it_was_sent() -> None:
     assert run.rows("hotel") == ["12", "12", "13"]
 
 
+def test_what_is_repeated_slowly_waits_for_a_worker_as_long_as_it_takes() -> None:
+    """A busy queue must not make it take number after number that no message has any more."""
+    only_repeated = contract("book", probe=False)
+    run = one(only_repeated, schedule_to_close=timedelta(minutes=6), schedule_to_start=SECOND)
+    run.lose("hotel").later(minutes=6).wake("hotel")
+    run.wake("hotel").wake("hotel")
+    assert (run.rows("hotel")[-1], run.kinds("hotel")) == ("12b", {"stuck"})
+    number = run.step("hotel").attempt
+    for _ in range(5):
+        run.wake("hotel", queued=True)
+        assert (run.step("hotel").state, run.step("hotel").attempt) == ("dispatched", number)
+
+
 # --- time-outs -----------------------------------------------------------------------------------
 
 
