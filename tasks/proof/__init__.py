@@ -1,0 +1,1 @@
+"""The proof: the real scheduler, supervisor and envelope in a world that spares them nothing."""

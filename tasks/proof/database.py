@@ -1,0 +1,146 @@
+"""The store of a simulated world: real rows, a clock of our own, and commits that may be lost."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, create_engine, event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import StaticPool
+
+from models.base import Base, Instant
+from orchestration import due
+from orchestration.store import Store
+
+
+class Circumstances(Protocol):
+    """What a world tells its store."""
+
+    def tick(self) -> datetime:
+        """Return the present; it is later each time."""
+
+    def away(self) -> bool:
+        """Tell whether the database cannot be reached."""
+
+    def before_transaction(self) -> None:
+        """Hear that a process is about to begin a transaction."""
+
+    def commit_fault(self) -> str:
+        """Return ``commit-kept``, ``commit-lost`` or nothing for the transaction that is ending."""
+
+
+class LostCommitError(Exception):
+    """Rolls a transaction back whose client is to believe that it may have been committed."""
+
+
+class SimulatedStore(Store):
+    """A store whose every transaction asks its world what becomes of it."""
+
+    def __init__(self, engine: Engine, world: Circumstances) -> None:
+        self.world = world
+        self.changed = True
+        """Whether anything was written since this was last set to false."""
+        self.memory = engine.connect() if isinstance(engine.pool, StaticPool) else None
+        super().__init__(engine, now=self._clock)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self.memory is not None:
+            self.memory.close()
+
+    def _clock(self) -> ColumnElement[datetime]:
+        return bindparam("clock", callable_=self.world.tick, type_=Instant(), unique=True)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction; its commit may fail, done or not."""
+        self.world.before_transaction()
+        self._refuse_if_away()
+        self.changed = True
+        try:
+            with self._transaction() as connection:
+                yield connection
+                fault = self.world.commit_fault()
+                _lose_if(fault == "commit-lost")
+        except LostCommitError:
+            raise _unreachable("the connection was lost during the commit") from None
+        if fault == "commit-kept":
+            raise _unreachable("the connection was lost during the commit")
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Yield a connection that only reads."""
+        self._refuse_if_away()
+        with self._reading() as connection:
+            yield connection
+
+    def next_due(self) -> datetime | None:
+        """Return when the next sweep has something to do; asked by nobody in the world."""
+        with self._reading() as connection:
+            return due.next_at(connection)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """Begin and commit; in memory on the one connection that there is, without a pool."""
+        if self.memory is None:
+            with super().transaction() as connection:
+                yield connection
+            return
+        driver = self.memory.connection.dbapi_connection
+        assert driver is not None
+        driver.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.memory
+        except BaseException:
+            driver.rollback()
+            raise
+        driver.commit()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        if self.memory is None:
+            with super().reading() as connection:
+                yield connection
+        else:
+            yield self.memory
+
+    def _refuse_if_away(self) -> None:
+        if self.world.away():
+            raise _unreachable("the database is away")
+
+
+def _lose_if(lost: bool) -> None:  # noqa: FBT001 - the name asks
+    if lost:
+        raise LostCommitError
+
+
+def _unreachable(why: str) -> OperationalError:
+    return OperationalError(why, {}, ConnectionError(why))
+
+
+def empty(engine: Engine) -> None:
+    """Delete every row."""
+    with engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+
+
+def open_memory() -> Engine:
+    """Return a database with all tables and no rows, in the memory of this process.
+
+    Nothing begins a transaction there but the simulated store, at the level of the driver.
+    """
+    engine = create_engine(
+        "sqlite://",
+        poolclass=StaticPool,
+        connect_args={"isolation_level": None, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, record: Any) -> None:
+        del record
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    Base.metadata.create_all(engine)
+    return engine

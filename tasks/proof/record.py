@@ -1,0 +1,82 @@
+"""World record: everything that the invariants look at, whoever made it happen.
+
+The rows of the database, and what the partners' own books say was done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from models import Attempt, Incident, JournalEntry, Saga, Step
+from models.base import Base
+from orchestration.definition import Definition
+
+
+@dataclass
+class Effect:
+    """One thing that a partner did, and when it was undone, if it was."""
+
+    key: str
+    saga_id: str
+    step: str
+    at: datetime
+    undone_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One call that a partner received."""
+
+    saga_id: str
+    step: str
+    operation: str
+    attempt: int
+    at: datetime
+    caller: str = "worker"
+    """The role of the process that made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of the database."""
+
+    sagas: list[Any]
+    steps: list[Any]
+    attempts: list[Any]
+    incidents: list[Any]
+    journal: list[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is known at one instant. ``settled``: the faults have stopped and time was given."""
+
+    rows: Rows
+    definitions: Mapping[str, Definition]
+    """By their ids."""
+    effects: list[Effect] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    ledger: list[int] = field(default_factory=list)
+    """Every booking of money, in minor units, credits and debits."""
+    settled: bool = True
+    by_hand: frozenset[tuple[str, str]] = frozenset()
+    """(saga, step) whose outcome a person decided without being able to know it."""
+
+
+def read_rows(connection: Connection) -> Rows:
+    """Return every row, sagas and steps by id, the others in the order of their making."""
+
+    def rows(entity: type[Base]) -> list[Any]:
+        table: Any = entity.__table__
+        return list(connection.execute(select(table).order_by(*table.primary_key.columns)))
+
+    return Rows(
+        sagas=rows(Saga),
+        steps=rows(Step),
+        attempts=rows(Attempt),
+        incidents=rows(Incident),
+        journal=rows(JournalEntry),
+    )

@@ -1,0 +1,169 @@
+"""One run: some sagas of one workflow, a storm of faults, then calm, then the invariants."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from sqlalchemy import Engine
+
+from models.states import SAGA_TERMINAL, STEP_LIVE
+from orchestration.registry import Registry
+from tasks.proof.database import empty, open_memory
+from tasks.proof.dice import Dice
+from tasks.proof.faults import Faults
+from tasks.proof.invariants import Violation, check
+from tasks.proof.operator import Operator
+from tasks.proof.partner import Partner, PartnerAgent
+from tasks.proof.plans import Plan, Planner
+from tasks.proof.record import Record, Rows, read_rows
+from tasks.proof.world import EPOCH, Endless, World
+
+SAGAS = tuple(f"s{number}" for number in range(8))
+"""The keys under which the sagas of a run are started."""
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+PATIENCE = timedelta(days=6)
+"""Within this after the storm every saga must have ended."""
+
+
+@dataclass
+class Outcome:
+    """What became of a run."""
+
+    seed: int
+    plan: Plan
+    sagas: tuple[str, ...]
+    violations: list[Violation]
+    faults: Faults
+    digest: str
+    record: Record
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Simulation:
+    """Runs seeds on one engine, one after another."""
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        self.engine = engine or open_memory()
+
+    def run(self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None,
+            sagas: tuple[str, ...] = SAGAS) -> Outcome:  # fmt: skip
+        """Run one seed; the same arguments give the same outcome."""
+        dice = Dice(seed)
+        plan = plan or Planner(dice).plan()
+        faults = faults or Faults(dice)
+        empty(self.engine)
+        return Drama(self.engine, plan, faults, seed, sagas).play()
+
+
+class Drama:
+    """The acts of one run."""
+
+    def __init__(
+        self, engine: Engine, plan: Plan, faults: Faults, seed: int, sagas: tuple[str, ...]
+    ) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.sagas = sagas
+        self.faults = faults
+        registry = Registry()
+        for contract in plan.contracts.values():
+            registry.add_agent(contract)
+        registry.add_workflow(plan.workflow)
+        self.world = World(engine, plan.workflow, registry, faults)
+        self.partners = {
+            name: Partner(contract, self.world) for name, contract in plan.contracts.items()
+        }
+        self.world.agents = {name: PartnerAgent(p) for name, p in self.partners.items()}
+        self.operator = Operator(self.world, self.partners)
+        self.definition = registry.bind(plan.workflow)
+
+    def play(self) -> Outcome:
+        """Storm, calm, judgement."""
+        settled = True
+        try:
+            self._begin()
+            storm = self.faults.dice.between("storm", MINUTE, DAY)
+            self.world.go_on(EPOCH + storm)
+            self._calm()
+            settled = self._settle()
+        except Endless:
+            settled = False
+        try:
+            return self._judge(settled=settled)
+        finally:
+            self.world.finish()
+
+    def _begin(self) -> None:
+        dice, world = self.faults.dice, self.world
+        for name in self.sagas:
+            delay = dice.roll(f"start of {name}") * MINUTE
+            world.later(delay, partial(world.start, name, {"name": name}))
+            if self.faults.at("person", f"cancel {name}"):
+                self.faults.hit("person", "cancel")
+                after = dice.between(f"cancel of {name}", timedelta(milliseconds=5), MINUTE * 30)
+                world.later(delay + after, partial(world.cancel, name))
+
+    def _calm(self) -> None:
+        """Let the faults stop; what is under way stays under way."""
+        self.faults.over = True
+        for partner in self.partners.values():
+            partner.heal()
+
+    def _settle(self) -> bool:
+        """Let everything come to its end, with an operator at hand; tell whether it did."""
+        self.world.go_on(max(self.world.away_until or self.world.now, self.world.now))
+        end = self.world.now + PATIENCE
+        look_after = 15 * MINUTE
+        while self.world.now < end:
+            self.world.go_on(self.world.now + look_after)
+            look_after = min(2 * look_after, DAY / 2)
+            if self.world.away():
+                continue
+            rows = self._rows()
+            if self.operator.look(rows):
+                continue
+            if self._all_over(rows):
+                return True
+            if not self.world.events and self.world.due_at is None:
+                return True
+        return True
+
+    def _all_over(self, rows: Rows) -> bool:
+        sagas = all(saga.state in SAGA_TERMINAL for saga in rows.sagas)
+        steps = not any(step.state in STEP_LIVE for step in rows.steps)
+        under_way = any(partner.on_the_way for partner in self.partners.values())
+        return sagas and steps and not under_way and not self.world.events
+
+    def _rows(self) -> Rows:
+        with self.world.store.reading() as connection:
+            return read_rows(connection)
+
+    def _judge(self, *, settled: bool) -> Outcome:
+        rows = self._rows()
+        record = Record(
+            rows=rows,
+            definitions={self.definition.id: self.definition},
+            effects=[effect for partner in self.partners.values() for effect in partner.effects],
+            requests=[r for partner in self.partners.values() for r in partner.requests],
+        )
+        violations = check(record)
+        if not settled:
+            violations.append(Violation("INV-11", "", "", "the run goes on for ever"))
+        if len(self.world.ids) != len(self.sagas) or len(rows.sagas) != len(self.sagas):
+            text = f"{len(self.sagas)} sagas were asked for and {len(rows.sagas)} are there"
+            violations.append(Violation("D-01", "", "", text))
+        return Outcome(
+            self.seed, self.plan, self.sagas, violations, self.faults, digest(rows), record,
+            labels=self.world.labels,
+        )  # fmt: skip
+
+
+def digest(rows: Rows) -> str:
+    """Return a hash of everything that was written."""
+    told = hashlib.sha256()
+    for group in (rows.sagas, rows.steps, rows.attempts, rows.incidents, rows.journal):
+        for row in group:
+            fields = {k: v for k, v in row._mapping.items() if k != "pid"}  # noqa: SLF001 - its name
+            told.update(repr(fields).encode())
+    return told.hexdigest()
