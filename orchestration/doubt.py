@@ -69,7 +69,9 @@ def settle(
         begins_at = draft.now + _delay(draft, seen, verdict, delay)
         verdict = resolve(replace(case, late=case.late or is_late(draft, seen, begins_at)))
     reason = f"{why}; {verdict.why}" if why else verdict.why
+    draft.heard = answer
     _apply(draft, step, seen, verdict, reason, answer=answer, closes=closes, delay=delay, **changes)
+    draft.heard = None
     if verdict.alert and verdict.action is not Action.PARK:
         settled = draft.steps[step.path].state in STEP_SETTLED
         draft.alert("" if settled else step.path, verdict.alert, reason)

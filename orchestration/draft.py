@@ -30,6 +30,7 @@ from orchestration.events import (
     Send,
 )
 from orchestration.safety import Position, positions
+from orchestration.signals import Answer
 from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
 
 REDELIVERY = timedelta(seconds=5)
@@ -59,6 +60,8 @@ class Draft:
         self.now = now
         self.decisions: list[Decision] = []
         self.position = positions(definition.workflow)
+        self.heard: Answer | None = None
+        """What the remote has said of the step that the table is being applied to."""
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -135,6 +138,7 @@ class Draft:
             closes=closes,
             result=result,
             quiet=quiet,
+            answer=type(self.heard).__name__.lower() if row and self.heard else None,
         )
         self.decisions.append(move)
         return after

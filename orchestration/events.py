@@ -200,6 +200,8 @@ class MoveStep:
     result: Any = UNSET
     quiet: bool = False
     """Told by the attempts already; not to be journaled."""
+    answer: str | None = None
+    """The kind of the answer that a row of the table was applied to."""
 
 
 @dataclass(frozen=True, kw_only=True)

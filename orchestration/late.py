@@ -126,6 +126,7 @@ def _watch_row(step: StepSnapshot) -> StepSnapshot:
 def watch(draft: Draft, step: StepSnapshot, given: Answer | None) -> None:
     """Take one look: undo what has appeared, or look again until the key is forgotten."""
     contract = draft.contract(step)
+    draft.heard = given
     if isinstance(given, Applied):
         verdict = resolve_late(given)
         draft.alert(step.path, verdict.alert or "late_effect", verdict.why)

@@ -154,6 +154,7 @@ def _move_step(
         "to_state": after.state,
         "reason": move.why,
         "row": move.row,
+        "details": {"answer": move.answer} if move.answer else None,
     }
 
 
