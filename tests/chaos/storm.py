@@ -104,7 +104,9 @@ class Storm:
         names += ["flush_broker", "restart_broker"] if self.broker else []
         names += ["crash_database"]
         name = self.dice.choice(names)
-        with contextlib.suppress(psutil.Error, psycopg.Error, redis.RedisError, OSError):
+        # LookupError: there is nobody to strike at this moment.
+        nobody = (LookupError, psutil.Error, psycopg.Error, redis.RedisError, OSError)
+        with contextlib.suppress(*nobody):
             getattr(self, name)()
             self.felt[name] += 1
         return name
