@@ -116,6 +116,8 @@ ForwardOnly == agent.position = "after"
 LeaseLength == IF Rule("KEY_OUTLIVES_LEASE") THEN Timeout + Grace ELSE 0
 KeyAlive(d) ==
     Retention = 0 \/ ~Rule("RETENTION_CHECK") \/ d.keyAge + LeaseLength + Margin < Retention
+KeyKnown(d) ==
+    Retention = 0 \/ ~Rule("FORGOTTEN_PROVES_NOTHING") \/ d.keyAge + Margin < Retention
 Repeatable == agent.idempotent \/ ~Rule("RESEND_NEEDS_KEY")
 MayResend(d) == Repeatable /\ KeyAlive(d)
 Undoable == agent.position = "before" /\ agent.comp /\ (agent.barrier \/ ~Rule("BARRIER_BEFORE_UNDO"))
@@ -158,7 +160,7 @@ NotIdempotent(d, ans) ==
 
 KeyDead(d, ans) ==
     IF agent.close THEN AskClose
-    ELSE IF ForwardOnly \/ ~(Undoable \/ HasHorizon) THEN Park
+    ELSE IF ForwardOnly \/ ~(Undoable \/ (KeyKnown(d) /\ HasHorizon)) THEN Park
     ELSE Exit(d, ans)
 
 NeverSent(d) ==
@@ -174,7 +176,8 @@ Unclear(d) ==
 
 AbsentOrUnasked(d, ans) ==
     IF ans = "none" /\ agent.probe /\ ~(GivingUp(d) /\ agent.close /\ ~ForwardOnly) THEN AskNow
-    ELSE IF agent.idempotent /\ ~MayResend(d) THEN KeyDead(d, ans)
+    ELSE IF (ans = "absent" /\ ~KeyKnown(d)) \/ (agent.idempotent /\ ~MayResend(d))
+    THEN KeyDead(d, ans)
     ELSE IF Repeatable /\ ~GivingUp(d) THEN Retry
     ELSE IF ForwardOnly THEN IF MayResend(d) THEN Retry ELSE NotIdempotent(d, ans)
     ELSE IF GivingUp(d) THEN Exit(d, ans)
@@ -209,7 +212,7 @@ UndoRow(d) ==
 
 AskRow(d, op, wait) ==
     LET after == Move(d, "unknown", d.dir) IN
-    IF wait # "now" THEN [after EXCEPT !.inq = "none", !.hold = wait = "horizon"]
+    IF wait /= "now" THEN [after EXCEPT !.inq = "none", !.hold = wait = "horizon"]
     ELSE [after EXCEPT !.inq = op, !.no = @ + 1, !.asked = Min(@ + 1, UnclearLimit),
                        !.sure = d.age >= Horizon,
                        !.qs = @ \cup {[no |-> d.no + 1, op |-> op, inc |-> d.inc, att |-> d.att]}]
@@ -223,7 +226,7 @@ Closes(d, a) == [d EXCEPT !.closed = @ \cup {a}, !.twice = @ \/ a \in d.closed]
 (* doubt.settle *)
 Settle(d, ans) ==
     LET v == Resolve(d, ans)
-        first == v.op = "close" /\ d.inq # "close"
+        first == v.op = "close" /\ d.inq /= "close"
         wait == IF v.wait = "horizon" THEN "horizon"
                 ELSE IF v.wait = "none" \/ first \/ ans = "none" THEN "now" ELSE "spaced"
     IN CASE v.act = "retry" /\ v.new ->
@@ -391,7 +394,7 @@ UndoLate(d, inc) ==
 Evidence(a) ==
     LET p == proc[a]
         same == (db.dir = p.dir /\ db.inc = p.inc) \/ ~Rule("EVIDENCE_IS_OF_THIS_OPERATION")
-    IN IF p.pc # "ok" THEN db
+    IN IF p.pc /= "ok" THEN db
        ELSE IF same /\ db.st \in Open
        THEN Move(db, IF db.dir = "backward" THEN "compensated" ELSE "succeeded", db.dir)
        ELSE IF p.dir = "forward" /\ Orphan(p.inc) THEN UndoLate(db, p.inc)
@@ -400,7 +403,7 @@ Evidence(a) ==
 Report(a) ==
     /\ proc[a].pc \in {"ok", "no", "unknown"}
     /\ LET after == IF Holds(a) THEN Outcome(a) ELSE Evidence(a)
-           whole == Rule("OUTCOME_AND_NEXT_IN_ONE_COMMIT") \/ ~Holds(a) \/ proc[a].pc # "ok"
+           whole == Rule("OUTCOME_AND_NEXT_IN_ONE_COMMIT") \/ ~Holds(a) \/ proc[a].pc /= "ok"
        IN /\ Written(IF whole THEN Advance(after) ELSE after)
           /\ proc' = [proc EXCEPT ![a] = IF whole THEN Gone ELSE [Gone EXCEPT !.pc = "next"]]
     /\ UNCHANGED <<net, remote, execs, answers, seen, found>>
@@ -434,7 +437,7 @@ Says(r) ==
 
 (* The process that still waits gets the reply, or the reply is lost. *)
 Reply(a, word) ==
-    IF proc[a].pc # "sent" THEN UNCHANGED <<proc, faults>>
+    IF proc[a].pc /= "sent" THEN UNCHANGED <<proc, faults>>
     ELSE \/ proc' = [proc EXCEPT ![a].pc = word] /\ UNCHANGED faults
          \/ proc' = [proc EXCEPT ![a].pc = "unknown"] /\ Spend
 
@@ -465,9 +468,10 @@ Refuse(r) ==
 
 Asked(q) == KeyOf(q.inc, q.att)
 
+(* A probe asks by the key, and finds nothing any more once that is forgotten. *)
 Truth(q) ==
     LET k == remote[Asked(q)] IN
-    IF k.eff > 0 THEN "applied"
+    IF k.eff > 0 /\ (k.st /= "fresh" \/ q.op = "close") THEN "applied"
     ELSE CASE k.st \in {"closed", "undone"} -> "closed"
            [] k.st = "rejected" -> "rejected"
            [] OTHER -> "absent"
@@ -518,7 +522,7 @@ Find(s) ==
     /\ UNCHANGED <<db, proc, net, remote, execs, answers, seen>>
 
 ActOn(s) ==
-    /\ found[s] # 0
+    /\ found[s] /= 0
     /\ LET still == /\ db.st = "leased" \/ ~Rule("CHECK_STATE")
                     /\ db.att = found[s] \/ ~Rule("CHECK_ATTEMPT")
        IN Written(IF still THEN Advance(Lose(db, found[s])) ELSE db)
@@ -552,7 +556,7 @@ AskAgain ==
 
 (* A question was not answered in time: a fault. *)
 Unanswered ==
-    /\ db.st = "unknown" /\ db.wake /\ db.inq # "none"
+    /\ db.st = "unknown" /\ db.wake /\ db.inq /= "none"
     /\ CommitAtACost(Advance(Settle(db, "unclear")))
     /\ UNCHANGED <<proc, net, remote, execs, answers, seen, found>>
 
@@ -602,17 +606,18 @@ Oversleeps ==
     db.st = "leased" /\ Alive(db.att) /\ db.age < Timeout /\ db.age + 1 >= Timeout
 
 AgeCap == IF Stamped THEN Timeout + RequestLife + 1 ELSE Timeout + Grace
+RowCap == IF Retention > FullHorizon THEN Retention ELSE FullHorizon
 KeyCap == IF Retention > Staleness THEN Retention ELSE Staleness
 
 TickKey(k) ==
-    IF k.eff = 0 /\ k.st # "done" THEN k
+    IF k.eff = 0 /\ k.st /= "done" THEN k
     ELSE LET age == Older(k.age, KeyCap) IN
          [k EXCEPT !.age = age,
                    !.st = IF Retention > 0 /\ age >= Retention /\ @ = "done" THEN "fresh" ELSE @]
 
 Tick ==
     /\ Timed /\ MayTick
-    /\ db' = [db EXCEPT !.age = IF db.att = 0 THEN 0 ELSE Older(@, FullHorizon),
+    /\ db' = [db EXCEPT !.age = IF db.att = 0 THEN 0 ELSE Older(@, RowCap),
                         !.keyAge = IF db.doubt THEN Older(@, Retention) ELSE 0]
     /\ proc' = [a \in Attempts |->
                   IF proc[a].pc = "granted" /\ proc[a].op = "action" THEN [proc[a] EXCEPT !.age = Older(@, AgeCap)]
@@ -674,22 +679,22 @@ Sum(keys) ==
     IF keys = {} THEN 0
     ELSE LET k == CHOOSE k \in keys : TRUE IN remote[k].eff + Sum(keys \ {k})
 NetEffect == Sum(Keys)
-TurnedBack == db.saga \in {"compensated", "cancelled"} /\ db.st # "abandoned"
+TurnedBack == db.saga \in {"compensated", "cancelled"} /\ db.st /= "abandoned"
 
 InBounds == db.att < Faults + 4 /\ db.inc < StrayKey /\ db.no < 4 * (Faults + 2)
 
 OneExecution == \A i \in Keys : execs[i] <= 1
-CompletedOnce == db.saga = "completed" /\ db.st # "abandoned" => NetEffect = 1
+CompletedOnce == db.saga = "completed" /\ db.st /= "abandoned" => NetEffect = 1
 NetZero == TurnedBack => NetEffect = 0
 NetZeroOrWatched == TurnedBack /\ NetEffect > 0 => db.watch \in {"watching", "undoing"}
 OneOutcome == ~db.twice
-MarkerFirst == \A r \in net : proc[r.a].pc # "idle"
+MarkerFirst == \A r \in net : proc[r.a].pc /= "idle"
 NothingForgotten ==
     /\ db.st \in Live => db.wake
     /\ db.saga \in {"running", "compensating"} => db.st \in Live \/ db.next = "running"
 HaltedIsTold == db.saga = "halted" => db.incident
 
-AttemptsGrow == [][db'.att >= db.att /\ (db'.st = "leased" /\ db.st # "leased" => db'.att > db.att)]_vars
+AttemptsGrow == [][db'.att >= db.att /\ (db'.st = "leased" /\ db.st /= "leased" => db'.att > db.att)]_vars
 FinalStays == [][/\ (db.st \in Final => db'.st = db.st)
                  /\ (db.saga \in SagaFinal => db'.saga = db.saga /\ db'.st = db.st)]_vars
 
