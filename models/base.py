@@ -4,6 +4,7 @@ Instants are aware UTC in Python and microseconds in every database. SQLite has 
 they are kept there as text of constant width, which sorts as time does.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -34,8 +35,8 @@ class Instant(TypeDecorator[datetime]):
         if value.tzinfo is None:
             msg = f"an instant must be aware, got {value!r}"
             raise ValueError(msg)
-        value = value.astimezone(UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+        del dialect
+        return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Return an aware UTC datetime."""
@@ -43,6 +44,32 @@ class Instant(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """Return how a value is written; on SQLite in one call, as it is done for every value."""
+        return _to_text if dialect.name == "sqlite" else super().bind_processor(dialect)
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Callable[[Any], Any] | None:
+        """Return how a value is read."""
+        if dialect.name == "sqlite":
+            return _from_text
+        return super().result_processor(dialect, coltype)
+
+
+def _to_text(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    if value.tzinfo is not UTC:
+        if value.tzinfo is None:
+            msg = f"an instant must be aware, got {value!r}"
+            raise ValueError(msg)
+        value = value.astimezone(UTC)
+    return value.isoformat(" ", "microseconds")[:26]
+
+
+def _from_text(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 Json = JSON(none_as_null=True)

@@ -26,7 +26,13 @@ _EARLIEST = tuple(
     for table in (_steps, _sagas)
 )
 _LIVE_SAGAS = Prepared(
-    select(_sagas.c.id)
+    select(
+        _sagas.c.id,
+        select(_steps.c.path)
+        .where(_steps.c.saga_id == _sagas.c.id, text(listed("steps.state", STEP_LIVE)))
+        .exists()
+        .label("moves"),
+    )
     .where(text(listed("sagas.state", SAGA_LIVE)), _sagas.c.id > bindparam("behind"))
     .order_by(_sagas.c.id)
     .limit(bindparam("most", type_=Integer()))
@@ -104,12 +110,6 @@ def stranded(connection: Connection, after: UUID, window: int) -> tuple[list[UUI
     Return those none of whose steps has a next wake-up, and where to go on; at the end that is the
     beginning again. However many sagas there are, one look costs the same.
     """
-    ids = [row.id for row in _LIVE_SAGAS.all(connection, behind=after, most=window)]
-    if not ids:
-        return [], FIRST
-    live = _sagas.c.state.in_(sorted(SAGA_LIVE))
-    moves = _steps.c.saga_id == _sagas.c.id, _steps.c.state.in_(sorted(STEP_LIVE))
-    still = select(_sagas.c.id).where(
-        _sagas.c.id.in_(ids), live, ~select(_steps.c.path).where(*moves).exists()
-    )
-    return list(connection.execute(still).scalars()), ids[-1] if len(ids) == window else FIRST
+    live = _LIVE_SAGAS.all(connection, behind=after, most=window)
+    still = [saga.id for saga in live if not saga.moves]
+    return still, live[-1].id if len(live) == window else FIRST

@@ -18,10 +18,13 @@ class Registry:
     def __init__(self) -> None:
         self.workflows: dict[tuple[str, int], Workflow] = {}
         self.contracts: dict[str, AgentContract] = {}
+        self._bound: dict[int, Definition] = {}
+        """By the identity of the workflow, which the definition keeps alive."""
 
     def add_agent(self, contract: AgentContract) -> None:
         """Register or refine an agent's contract."""
         self.contracts[contract.name] = contract
+        self._bound.clear()
 
     def add_workflow(self, workflow: Workflow) -> None:
         """Register a workflow; another one under the same name and version is refused."""
@@ -40,8 +43,11 @@ class Registry:
 
     def bind(self, workflow: Workflow) -> Definition:
         """Return the workflow with its agents' contracts; raise if that would be unsafe."""
-        check_safety(workflow, self.contracts)
-        return Definition(workflow, self.contracts)
+        known = self._bound.get(id(workflow))
+        if known is None:
+            check_safety(workflow, self.contracts)
+            known = self._bound[id(workflow)] = Definition(workflow, self.contracts)
+        return known
 
     def bound(self, workflow: Workflow) -> Definition | None:
         """Return the bound workflow, or ``None`` in a process that does not know its agents."""

@@ -65,6 +65,16 @@ _HELD_BY_THE_ENDED = Prepared(
     .where(_steps.c.state == literal_column(f"'{StepState.LEASED}'"), ~_ALIVE)
     .limit(bindparam("most", type_=Integer()))
 )
+_HELD_BY = Prepared(
+    select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt, _steps.c.pid).where(
+        _steps.c.node_id == bindparam("node"),
+        _steps.c.state == literal_column(f"'{StepState.LEASED}'"),
+    )
+)
+_ENDED_AT = Prepared(select(_nodes.c.ended_at).where(_nodes.c.id == bindparam("node")))
+_BEAT = Prepared(
+    update(_nodes).where(_nodes.c.id == bindparam("node")), ("heartbeat_at", "ended_at")
+)
 _SERVED = Prepared(select(_nodes.c.agents, _nodes.c.definitions).where(_ALIVE))
 
 
@@ -126,12 +136,9 @@ class Roster:
         """
         with self.store.transaction() as connection:
             now = self.store.time(connection)
-            mine = _nodes.c.id == node_id
-            query = select(_nodes.c.ended_at).where(mine)
-            counted = connection.execute(query).scalar_one_or_none() is None
-            change = update(_nodes).where(mine).values(heartbeat_at=now, ended_at=None)
-            connection.execute(change)
-            return counted
+            row = _ENDED_AT.first(connection, node=node_id)
+            _BEAT.change(connection, node=node_id, heartbeat_at=now, ended_at=None)
+            return row is None or row.ended_at is None
 
     def end(self, node_id: UUID) -> None:
         """Sign off."""
@@ -160,15 +167,11 @@ class Roster:
 
     def held_by(self, node_id: UUID, pid: int | None = None) -> list[Held]:
         """Return the leases that a node, or one process of it, holds."""
-        query = select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt).where(
-            _steps.c.node_id == node_id, _steps.c.state == StepState.LEASED
-        )
-        if pid is not None:
-            query = query.where(_steps.c.pid == pid)
         with self.store.reading() as connection:
             return [
                 Held(saga_id=row.saga_id, path=row.path, attempt=row.attempt)
-                for row in connection.execute(query)
+                for row in _HELD_BY.all(connection, node=node_id)
+                if pid in {None, row.pid}
             ]
 
     def held_by_the_ended(self, limit: int) -> list[Held]:

@@ -752,8 +752,8 @@ TIMES = (
         "INV-5, D-27",
         f"{ROSTER}::test_leases_are_found_by_their_node_and_its_process",
         "orchestration/roster",
-        "            query = query.where(_steps.c.pid == pid)\n",
-        "            del pid\n",
+        "                if pid in {None, row.pid}\n",
+        "",
     ),
     mutant(
         "busy_saga_waited_for",
