@@ -12,7 +12,6 @@ from tasks.proof.fleet import QUESTIONS
 if TYPE_CHECKING:
     from tasks.proof.world import World
 
-TICK = timedelta(microseconds=1)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 
@@ -62,7 +61,7 @@ class Broker:
                 back_at = min(
                     machine.back_at for machine in self.world.fleet.machines if machine.back_at
                 )
-                self.world.later(back_at - self.world.now + TICK, self._deliver_waiting)
+                self.world.later(max(back_at - self.world.now, SECOND), self._deliver_waiting)
             self.waiting.append((where, dispatch))
             return
         operation = operation_of(dispatch)

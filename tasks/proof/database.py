@@ -72,12 +72,12 @@ class SimulatedStore(Store):
     def reading(self) -> Iterator[Connection]:
         """Yield a connection that only reads."""
         self._refuse_if_away()
-        with self._reading() as connection:
+        with self.peek() as connection:
             yield connection
 
     def next_due(self) -> datetime | None:
         """Return when the next sweep has something to do; asked by nobody in the world."""
-        with self._reading() as connection:
+        with self.peek() as connection:
             return due.next_at(connection)
 
     @contextmanager
@@ -98,7 +98,8 @@ class SimulatedStore(Store):
         driver.commit()
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def peek(self) -> Iterator[Connection]:
+        """Yield a connection for those who stand outside the world and only look."""
         if self.memory is None:
             with super().reading() as connection:
                 yield connection

@@ -96,7 +96,7 @@ class Faults:
     def at(self, role: str, site: str) -> str:
         """Return the fault that strikes at ``site``, or an empty text."""
         self.asked[site] = role
-        if self.over:
+        if self.over and self.script is None:
             return ""
         if self.script is not None:
             fault = self.script.get(site, "")

@@ -71,7 +71,7 @@ class Fleet:
     def _restart(self, machine: Machine) -> None:
         """Do what a worker does when it starts."""
         if self.world.away():
-            self.world.later(SECOND, partial(self._restart, machine))
+            self.world.later(self.world.until_back(), partial(self._restart, machine))
             return
         machine.identity, earlier = self._register(machine.name)
         machine.envelope = Envelope(
@@ -93,7 +93,9 @@ class Fleet:
         if not machine.up or process.role in QUESTIONS:
             return
         if self.world.away():
-            self.world.later(SECOND, partial(self._child_is_gone, machine, process))
+            self.world.later(
+                self.world.until_back(), partial(self._child_is_gone, machine, process)
+            )
             return
         held = [
             lease

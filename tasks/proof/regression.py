@@ -73,40 +73,36 @@ def shrink(simulation: Simulation, outcome: Outcome) -> Case:
     """Return a small case that violates the same invariant as ``outcome``."""
     invariant = outcome.violations[0].invariant
 
-    def still(case: Case) -> str:
+    def still(case: Case) -> Case | None:
+        """Return the case without what did not strike, or nothing if all is well with it."""
         try:
-            violations = case.run(simulation).violations
+            found = case.run(simulation)
         except AtalaiaError:
-            return ""
-        return next((str(found) for found in violations if found.invariant == invariant), "")
+            return None
+        shows = [str(one) for one in found.violations if one.invariant == invariant]
+        return replace(case, script=dict(found.faults.struck), shows=shows[0]) if shows else None
 
     case = Case.of(outcome)
     for smaller in (_fewer_sagas, _fewer_faults, _fewer_steps, _fewer_faults):
         case = smaller(case, still)
-    return replace(case, shows=still(case) or case.shows)
+    return case
 
 
-Still = Callable[[Case], str]
+Still = Callable[[Case], Case | None]
 
 
 def _fewer_sagas(case: Case, still: Still) -> Case:
-    for name in case.sagas:
-        alone = replace(case, sagas=(name,))
-        if still(alone):
-            return alone
-    return case
+    alone = (still(replace(case, sagas=(name,))) for name in case.sagas)
+    return next((found for found in alone if found), case)
 
 
 def _fewer_faults(case: Case, still: Still) -> Case:
     """Leave out ever smaller parts of the script."""
     size = max(len(case.script) // 2, 1)
-    while case.script:
-        smaller = next((c for c in _without_some(case, size) if still(c)), None)
-        if smaller is not None:
-            case = smaller
-        elif size == 1:
-            break
-        size = max(min(size, len(case.script)) // (1 if smaller else 2), 1)
+    while size and case.script:
+        smaller = next(filter(None, map(still, _without_some(case, size))), None)
+        case = smaller or case
+        size = min(size, len(case.script)) if smaller else size // 2
     return case
 
 
@@ -129,9 +125,7 @@ def _fewer_steps(case: Case, still: Still) -> Case:
         )
         agents = {step.agent for step in smaller.by_name.values()}
         contracts = {n: c for n, c in case.plan.contracts.items() if n in agents}
-        shorter = replace(case, plan=Plan(smaller, contracts))
-        if still(shorter):
-            case = shorter
+        case = still(replace(case, plan=Plan(smaller, contracts))) or case
     return case
 
 

@@ -47,13 +47,14 @@ class Simulation:
         self.engine = engine or open_memory()
 
     def run(self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None,
-            sagas: tuple[str, ...] = SAGAS) -> Outcome:  # fmt: skip
+            sagas: tuple[str, ...] = SAGAS, calm_at: timedelta | None = None) -> Outcome:  # fmt: skip
         """Run one seed; the same arguments give the same outcome."""
         dice = Dice(seed)
         plan = plan or Planner(dice).plan()
         faults = faults or Faults(dice)
         empty(self.engine)
-        return Drama(self.engine, plan, faults, seed, sagas).play()
+        calm_at = calm_at or dice.between("storm", MINUTE, DAY)
+        return Drama(self.engine, plan, faults, seed, sagas).play(calm_at)
 
 
 class Drama:
@@ -78,13 +79,12 @@ class Drama:
         self.operator = Operator(self.world, self.partners)
         self.definition = registry.bind(plan.workflow)
 
-    def play(self) -> Outcome:
+    def play(self, calm_at: timedelta) -> Outcome:
         """Storm, calm, judgement."""
         settled = True
         try:
             self._begin()
-            storm = self.faults.dice.between("storm", MINUTE, DAY)
-            self.world.go_on(EPOCH + storm)
+            self.world.go_on(EPOCH + calm_at)
             self._calm()
             settled = self._settle()
         except Endless:
@@ -136,7 +136,7 @@ class Drama:
         return sagas and steps and not under_way and not self.world.events
 
     def _rows(self) -> Rows:
-        with self.world.store.reading() as connection:
+        with self.world.store.peek() as connection:
             return read_rows(connection)
 
     def _judge(self, *, settled: bool) -> Outcome:

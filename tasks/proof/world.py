@@ -95,6 +95,10 @@ class World:
             self.away_until = None
         return self.away_until is not None
 
+    def until_back(self) -> timedelta:
+        """Return how long to wait before the database is asked again; a second at least."""
+        return max(self.away_until - self.now, SECOND) if self.away_until else SECOND
+
     def before_transaction(self) -> None:
         """Let a process stop just before it begins a transaction."""
         self.reach("between")
@@ -337,8 +341,7 @@ class World:
 
         self.carry_out(process, call)
         if name not in self.ids:
-            back_in = self.away_until - self.now if self.away_until else SECOND
-            self.later(max(back_in, SECOND), partial(self.start, name, given))
+            self.later(self.until_back(), partial(self.start, name, given))
 
     def cancel(self, name: str) -> None:
         """Cancel a saga, if that is still allowed."""
