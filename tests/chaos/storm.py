@@ -46,7 +46,7 @@ from tests.support.workers import Process, Rig, partners
 
 START_EVERY = 0.4
 """Seconds between two starts."""
-REST_WITHIN = 240.0
+REST_WITHIN = 420.0
 """Seconds that the work is given to come to rest after the storm."""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.storm import report, storm
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.storm, pytest.mark.timeout(900)]
 
 
 @pytest.mark.proves("D-04", "D-06", "D-07", "D-12", "D-27")
