@@ -46,8 +46,15 @@ class Simulation:
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or open_memory()
 
-    def run(self, seed: int, *, plan: Plan | None = None, faults: Faults | None = None,
-            sagas: tuple[str, ...] = SAGAS, calm_at: timedelta | None = None) -> Outcome:  # fmt: skip
+    def run(
+        self,
+        seed: int,
+        *,
+        plan: Plan | None = None,
+        faults: Faults | None = None,
+        sagas: tuple[str, ...] = SAGAS,
+        calm_at: timedelta | None = None,
+    ) -> Outcome:
         """Run one seed; the same arguments give the same outcome."""
         dice = Dice(seed)
         plan = plan or Planner(dice).plan()
