@@ -45,7 +45,6 @@ class Instant(TypeDecorator[datetime]):
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
-
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """Return how a value is written; on SQLite in one call, as it is done for every value."""
         return _to_text if dialect.name == "sqlite" else super().bind_processor(dialect)
