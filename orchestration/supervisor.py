@@ -84,7 +84,7 @@ class Supervisor:
     def _each(self, found: Iterable[Any], act: Callable[[Any], bool]) -> int:
         """Act on each of what was found; return how often that did something.
 
-        A saga that cannot be decided is logged and does not keep the others waiting.
+        A saga that cannot be decided does not keep the others waiting.
         """
         done = 0
         for one in found:
@@ -92,10 +92,14 @@ class Supervisor:
                 done += act(one)
             except (OperationalError, InterfaceError):
                 raise
-            except Exception:  # noqa: BLE001 - whatever is wrong with it is wrong with one saga only
+            except Exception as error:  # noqa: BLE001 - what is wrong is wrong with one saga only
                 self._failed += 1
-                log_of("supervisor").exception("not decided", found=str(one))
+                self.not_decided(one, error)
         return done
+
+    def not_decided(self, found: Any, error: Exception) -> None:
+        """Log what could not be decided, and why."""
+        log_of("supervisor").error("not decided", found=str(found), exc_info=error)
 
     def sweep_dead_nodes(self) -> int:
         """Take back what silent nodes hold. Safe twice: a lease is lost once."""

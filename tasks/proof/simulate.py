@@ -59,9 +59,13 @@ class Simulation:
         dice = Dice(seed)
         plan = plan or Planner(dice).plan()
         faults = faults or Faults(dice)
-        empty(self.engine)
         calm_at = calm_at or dice.between("storm", MINUTE, DAY)
-        return Drama(self.engine, plan, faults, seed, sagas).play(calm_at)
+        return Drama(self.fresh(), plan, faults, seed, sagas).play(calm_at)
+
+    def fresh(self) -> Engine:
+        """Return the database, without a row."""
+        empty(self.engine)
+        return self.engine
 
 
 class Drama:
@@ -155,6 +159,9 @@ class Drama:
             requests=[r for partner in self.partners.values() for r in partner.requests],
         )
         violations = check(record)
+        violations += [
+            Violation("SWEEP", one.saga_id, one.step, one.text) for one in self.world.undecided
+        ]
         if not settled:
             violations.append(Violation("INV-11", "", "", "the run goes on for ever"))
         if len(self.world.ids) != len(self.sagas) or len(rows.sagas) != len(self.sagas):

@@ -23,7 +23,6 @@ from orchestration.lease import Leases
 from orchestration.registry import Registry
 from orchestration.roster import Roster
 from orchestration.scheduler import Scheduler
-from orchestration.supervisor import Supervisor
 from tasks.agent import Agent
 from tasks.proof.broker import Broker
 from tasks.proof.database import SimulatedStore
@@ -31,6 +30,7 @@ from tasks.proof.faults import Faults
 from tasks.proof.fleet import NODE_TIMEOUT, Fleet
 from tasks.proof.node import Process
 from tasks.proof.strand import SimulatedCrash, Strand
+from tasks.proof.watched import Undecided, WatchedSupervisor
 
 EPOCH = datetime(2027, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
@@ -74,8 +74,12 @@ class World:
         self.store = SimulatedStore(engine, self)
         self.broker = Broker(self)
         self.scheduler = Scheduler(self.store, self.broker, registry, new_id=self._new_id)
+        self.undecided: list[Undecided] = []
         self.supervisors = [
-            Supervisor(self.scheduler, self.broker, node_timeout=NODE_TIMEOUT) for _ in range(2)
+            WatchedSupervisor(
+                self.scheduler, self.broker, node_timeout=NODE_TIMEOUT, undecided=self.undecided
+            )
+            for _ in range(2)
         ]
         self.leases = Leases(self.scheduler)
         self.roster = Roster(self.store, new_id=self._new_node)
