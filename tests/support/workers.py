@@ -24,6 +24,7 @@ from orchestration.scheduler import Scheduler
 from orchestration.store import Store
 from tasks.dispatch import CeleryDispatcher
 from tests.support.partners import PartnerProcess
+from tests.support.records import assert_all_hold
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,10 @@ class Rig:
         """Tell whether a worker beats, as it does once its pool is up."""
         node = self.node_of(pid)
         return node is not None and node.heartbeat_at > node.started_at
+
+    def assert_all_hold(self) -> None:
+        """Assert that every invariant holds of the rows and the partners' own books."""
+        assert_all_hold(self.store, [partner.books() for partner in self.partners.values()])
 
     def now(self) -> datetime:
         """The database's time."""
