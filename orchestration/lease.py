@@ -20,7 +20,7 @@ from orchestration.doubt import key_forgotten
 from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported
 from orchestration.failpoint import reach
-from orchestration.roster import NodeIdentity, Roster
+from orchestration.roster import Held, NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, idempotency_key
@@ -197,6 +197,16 @@ class Leases:
     def give_back(self, work: Work, why: str) -> None:
         """End the attempt without a word about its outcome, if it still holds the lease."""
         self.scheduler.lost(work.saga_id, work.path, work.attempt, why)
+
+    def give_back_unheard(self, node: NodeIdentity, saga_id: UUID, path: str, number: int) -> None:
+        """End attempt ``number`` if this process holds its lease without having heard of it.
+
+        A commit may be kept though the connection broke before it was confirmed. Nothing was sent
+        then, and nobody is at work under the lease.
+        """
+        asked = Held(saga_id=saga_id, path=path, attempt=number)
+        if asked in self.roster.held_by(node.id, os.getpid()):
+            self.scheduler.lost(saga_id, path, number, "its grant was never heard of")
 
     def answer(self, saga_id: UUID, path: str, number: int, answer: Answer) -> None:
         """Record the answer to a probe or a close, and do what follows."""

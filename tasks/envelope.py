@@ -41,6 +41,9 @@ ANSWERS = (Applied, Absent, Pending, Rejected, Conflict, Unclear, Closed)
 LONGEST_ERROR = 2000
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
+GIVE_BACK_SECONDS = 30.0
+"""For how long a database that is away is asked to take a lease back."""
+UNREACHABLE = (OperationalError, InterfaceError)
 
 
 class Envelope:
@@ -59,14 +62,20 @@ class Envelope:
         log = log_for(saga, path, number)
         reach("p3")
         asked_at = self.clock.monotonic()
-        work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
+        try:
+            work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
+        except UNREACHABLE:
+            unheard = partial(self.leases.give_back_unheard, self.node, UUID(saga), path, number)
+            self._give_back(unheard, log)
+            raise
         if work is None:
             log.info("refused", operation=str(operation))
             return "refused"
         try:
             return self._run(agent, operation, work, _end(asked_at, work), log)
         except Exception as error:
-            self._release(work, error, log)
+            why = f"its envelope failed: {type(error).__name__}: {error}"[:LONGEST_ERROR]
+            self._give_back(partial(self.leases.give_back, work, why), log)
             raise
 
     def _run(self, agent: Agent, operation: Operation, work: Work, ends_at: float, log: Log) -> str:
@@ -90,11 +99,10 @@ class Envelope:
         reach("p9")
         return word
 
-    def _release(self, work: Work, error: Exception, log: Log) -> None:
-        """Give the lease back after an error of our own; without it, it would only run out."""
-        why = f"its envelope failed: {type(error).__name__}: {error}"[:LONGEST_ERROR]
+    def _give_back(self, write: Callable[[], None], log: Log) -> None:
+        """Give a lease back after an error of our own; without it, it would only run out."""
         try:
-            self.leases.give_back(work, why)
+            persist(write, self.clock.monotonic() + GIVE_BACK_SECONDS, log, self.clock)
         except SQLAlchemyError as further:
             log.warning("the lease is left to run out", error=str(further))
 
@@ -187,7 +195,7 @@ def persist(write: Callable[[], None], deadline: float, log: Log, clock: Clock =
     while True:
         try:
             write()
-        except (OperationalError, InterfaceError) as error:
+        except UNREACHABLE as error:
             if clock.monotonic() + pause > deadline:
                 raise
             log.warning("database out of reach", error=str(error.orig), again_in_seconds=pause)

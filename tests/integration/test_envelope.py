@@ -66,8 +66,11 @@ class Loop:
             self.deliver(self.messages.pop(0))
 
     def run(self, workflow: str, **order: Any) -> Handle:
-        """Run a saga to its end, with sweeps for what is due."""
-        handle = self.scheduler.start(workflow, order)
+        """Run a saga to its end."""
+        return self.finish(self.scheduler.start(workflow, order))
+
+    def finish(self, handle: Handle) -> Handle:
+        """Bring a saga to its end, with sweeps for what is due."""
 
         def ended() -> bool:
             self.drain()
@@ -220,6 +223,51 @@ def test_a_process_that_was_stopped_until_its_lease_was_over_sends_nothing(loop:
     loop.envelope = envelope
     assert loop.deliver(loop.messages.pop(0)) == "dropped"
     assert envelope_agents.EFFECTS == {}
+
+
+@pytest.mark.proves("D-08")
+def test_a_grant_that_was_kept_though_its_commit_failed_is_given_back_at_once(store: Store) -> None:
+    """The backend dies in the COMMIT of the grant: it is durable, and its worker never hears so."""
+    envelope_agents.EFFECTS.clear()
+    loop = Loop(store)
+    handle = loop.scheduler.start("plain", {"amount": 1})
+    gone = OperationalError("commit", {}, Exception("gone"))
+    still_away = [gone, gone]
+
+    class Unlucky(Leases):
+        """Whose connection breaks after a grant; it takes two more tries to have a new one."""
+
+        def grant(self, *arguments: Any, **named: Any) -> Work | None:
+            super().grant(*arguments, **named)
+            raise gone
+
+        def give_back_unheard(self, *arguments: Any, **named: Any) -> None:
+            if still_away:
+                raise still_away.pop()
+            super().give_back_unheard(*arguments, **named)
+
+    message = loop.messages.pop(0)
+    clock = Hands()
+    unlucky = Envelope(Unlucky(loop.scheduler), loop.envelope.node, loop.known, clock)
+    with pytest.raises(OperationalError):
+        unlucky.attempt(
+            AGENTS["plain.make"], Operation.ACTION, str(message.saga_id), "make", message.number
+        )
+    (step,) = loop.rows(Step, handle.saga_id)
+    assert step.state != "leased", "the lease of nobody was left to run out"
+    assert loop.finish(handle).state() is SagaState.COMPLETED
+    assert list(envelope_agents.EFFECTS.values()) == [["done"]]
+
+
+def test_a_grant_that_failed_gives_back_no_lease_of_another_process(loop: Loop) -> None:
+    handle = loop.scheduler.start("plain", {"amount": 1})
+    message = loop.messages.pop(0)
+    other, _ = Roster(loop.store).register("other", 2, ["plain.make"], list(loop.known))
+    assert loop.leases.grant(message.saga_id, "make", message.number, other, loop.known)
+    loop.leases.give_back_unheard(loop.envelope.node, message.saga_id, "make", message.number)
+    (step,) = loop.rows(Step, handle.saga_id)
+    assert step.state == "leased"
+    assert step.node_id == other.id
 
 
 def test_time_left_never_grows_and_is_never_negative(loop: Loop) -> None:
