@@ -43,18 +43,26 @@ def _place(node: Step | Sequence | Parallel, found: dict[str, Position], *, pass
 
 def check_safety(workflow: Workflow, contracts: Mapping[str, AgentContract]) -> None:
     """Refuse an unsafe plan with every reason at once."""
+    problems = [
+        f"workflow {workflow.name!r}: step {step!r}: {problem}"
+        for step, problem in problems_of(workflow, contracts)
+    ]
+    if problems:
+        raise DefinitionError("\n".join(problems))
+
+
+def problems_of(
+    workflow: Workflow, contracts: Mapping[str, AgentContract]
+) -> Iterator[tuple[str, str]]:
+    """Yield each step that is unsafe and why; raise ``UnknownNameError`` for a missing agent."""
     where = f"workflow {workflow.name!r}: "
     for step in steps_of(workflow.steps):
         if step.agent not in contracts:
             raise UnknownNameError("agent", step.agent, contracts, f"{where}step {step.name!r}: ")
     placed = positions(workflow)
-    problems = [
-        f"{where}step {step.name!r}: {problem}"
-        for step in steps_of(workflow.steps)
-        for problem in _problems(step, contracts[step.agent], placed[step.name])
-    ]
-    if problems:
-        raise DefinitionError("\n".join(problems))
+    for step in steps_of(workflow.steps):
+        for problem in _problems(step, contracts[step.agent], placed[step.name]):
+            yield step.name, problem
 
 
 def _problems(step: Step, contract: AgentContract, position: Position) -> Iterator[str]:

@@ -4,11 +4,14 @@ import hashlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Engine
 
 from models.states import SAGA_TERMINAL, STEP_LIVE
+from orchestration.contract import AgentContract
 from orchestration.registry import Registry
+from tasks.agent import Agent
 from tasks.proof.database import empty, open_memory
 from tasks.proof.dice import Dice
 from tasks.proof.faults import Faults
@@ -78,17 +81,31 @@ class Drama:
         self.plan = plan
         self.sagas = sagas
         self.faults = faults
-        registry = Registry()
+        registry = self.registry()
         for contract in plan.contracts.values():
             registry.add_agent(contract)
         registry.add_workflow(plan.workflow)
         self.world = World(engine, plan.workflow, registry, faults)
-        self.partners = {
-            name: Partner(contract, self.world) for name, contract in plan.contracts.items()
-        }
-        self.world.agents = {name: PartnerAgent(p) for name, p in self.partners.items()}
+        self.partners = {name: self.partner(contract) for name, contract in plan.contracts.items()}
+        self.world.agents = {name: self.agent(p) for name, p in self.partners.items()}
         self.operator = Operator(self.world, self.partners)
         self.definition = registry.bind(plan.workflow)
+
+    def registry(self) -> Registry:
+        """Return a registry that is still empty."""
+        return Registry()
+
+    def partner(self, contract: AgentContract) -> Partner:
+        """Return what stands behind the agent of this contract."""
+        return Partner(contract, self.world)
+
+    def agent(self, partner: Partner) -> Agent:
+        """Return the agent that calls ``partner``."""
+        return PartnerAgent(partner)
+
+    def input_of(self, name: str) -> Any:
+        """Return what a saga is started with."""
+        return {"name": name}
 
     def play(self, calm_at: timedelta) -> Outcome:
         """Storm, calm, judgement."""
@@ -109,7 +126,7 @@ class Drama:
         dice, world = self.faults.dice, self.world
         for name in self.sagas:
             delay = dice.roll(f"start of {name}") * MINUTE
-            world.later(delay, partial(world.start, name, {"name": name}))
+            world.later(delay, partial(world.start, name, self.input_of(name)))
             if self.faults.at("person", f"cancel {name}"):
                 self.faults.hit("person", "cancel")
                 after = dice.between(f"cancel of {name}", timedelta(milliseconds=5), MINUTE * 30)
