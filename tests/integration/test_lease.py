@@ -10,14 +10,12 @@ from sqlalchemy import Engine
 
 from models import Attempt, JournalEntry
 from models.states import Direction, Operation, SagaState
-from orchestration.definition import Workflow, parallel
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind
-from orchestration.lease import Work
 from orchestration.scheduler import ANSWER_TIMEOUT
 from orchestration.signals import Absent, Applied, Conflict
 from orchestration.snapshot import idempotency_key
-from tests.support.core import BOOK, Core, at_once, counted_commits, line, steps
+from tests.support.core import BOOK, Core, counted_commits, line
 
 MINUTE = timedelta(minutes=1)
 
@@ -129,18 +127,6 @@ def test_a_message_that_comes_when_its_key_may_be_forgotten_opens_no_attempt(
     core.supervisor.sweep()
     assert core.decided(saga, "a") == ["12", "13"]
     assert core.step(saga, "a").inquiry == "close"
-
-
-@pytest.mark.proves("D-05", "SAS-13", "COL-02", "IC-03")
-def test_one_of_many_workers_gets_the_lease(engine: Engine) -> None:
-    core = Core(engine, Workflow("wide", version=1, steps=parallel(*steps(*"abcde"))))
-    saga = core.start()
-    for path in "abcde":
-        taken = at_once(*[lambda path=path: core.grant(saga, path, 1)] * 4)
-        assert [isinstance(work, Work) for work in taken].count(True) == 1, taken
-        assert core.attempts(saga, path) == [(1, "open")]
-    assert set(core.refusals(saga)) <= {"duplicate_delivery", "lost_the_race"}
-    assert len(core.refusals(saga)) == 3 * 5
 
 
 @pytest.mark.proves("W-3", "INV-5")

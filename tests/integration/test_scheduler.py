@@ -1,21 +1,17 @@
-"""Starting, chaining and deciding on real rows: what is committed together, who wins a race."""
+"""Starting, chaining and deciding on real rows: what is committed together, what is refused."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from datetime import timedelta
-from threading import Event, Thread
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import Engine, func, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, func, select
 
 from models import Definition, Saga, Step
 from models.states import SagaState
 from orchestration.contract import AgentContract
-from orchestration.decide import decide
 from orchestration.definition import Step as StepDefinition
 from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import (
@@ -26,22 +22,18 @@ from orchestration.errors import (
     StartConflictError,
     UnknownNameError,
 )
-from orchestration.events import Dispatch, Done, Failed, FailureKind, Remedy, Reported
+from orchestration.events import Dispatch, Done, Failed, FailureKind, Remedy
 from orchestration.registry import Registry
 from orchestration.scheduler import Scheduler, new_saga_id
 from orchestration.signals import Absent, Applied, Closed, Conflict
-from orchestration.writer import apply
 from tests.support.core import (
     BOOK,
     Core,
     at_once,
     counted_commits,
     line,
-    postgres_engine,
     steps,
 )
-from tests.support.postgres import Postgres
-from tests.support.waiting import eventually
 
 
 class Request(BaseModel):
@@ -57,12 +49,6 @@ def count(core: Core, entity: Any) -> int:
     with core.store.reading() as connection:
         table = entity.__table__
         return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-
-
-@pytest.fixture
-def concurrent(postgres: Postgres, postgres_template: str) -> Iterator[Core]:
-    with postgres_engine(postgres, postgres_template) as engine:
-        yield Core(engine)
 
 
 # --- starting ------------------------------------------------------------------------------------
@@ -130,42 +116,6 @@ def test_ids_are_uuids_of_version_seven_in_the_order_of_starts(core: Core) -> No
     ids = [new_saga_id() for _ in range(50)]
     assert {one.version for one in ids} == {7}
     assert len(set(ids)) == 50
-
-
-@pytest.mark.proves("SAS-13", "SAS-15", "D-01")
-def test_two_starts_with_one_key_at_once_make_one_saga(engine: Engine) -> None:
-    core = Core(engine)
-    for turn in range(5):
-        starts = [lambda: core.start({"n": 1}, key=f"key {turn}")] * 4  # noqa: B023 - called at once
-        ids = at_once(*starts)
-        assert len(set(ids)) == 1, ids
-    assert count(core, Saga) == 5
-    assert len(core.news()) == 5
-
-
-@pytest.mark.proves("D-01", "IC-03")
-def test_a_start_waits_for_the_other_with_its_key_and_takes_over_if_that_is_rolled_back(
-    concurrent: Core,
-) -> None:
-    core = concurrent
-    done: list[UUID] = []
-    began = Event()
-
-    def second() -> None:
-        began.set()
-        done.append(core.start({"n": 2}, key="7"))
-
-    with Session(core.engine) as session:
-        first = core.scheduler.start(core.workflows[0], {"n": 1}, key="7", session=session)
-        other = Thread(target=second)
-        other.start()
-        began.wait()
-        other.join(0.2)
-        assert other.is_alive()
-        session.rollback()
-    other.join(30)
-    assert done != [first.saga_id]
-    assert core.saga(done[0]).input == {"n": 2}
 
 
 # --- definitions ---------------------------------------------------------------------------------
@@ -417,117 +367,6 @@ def test_a_halted_saga_can_go_on_and_halt_again(core: Core) -> None:
         assert core.saga(saga).state == SagaState.RUNNING
     core.leases.answer(saga, "a", 4, Applied())
     assert core.step(saga, "a").state == "succeeded"
-
-
-# --- races ---------------------------------------------------------------------------------------
-
-
-def raced(core: Core, saga: UUID) -> str:
-    return str(core.saga(saga).state)
-
-
-@pytest.mark.proves("D-21", "SAS-14")
-def test_a_grant_and_a_cancel_at_once_end_in_one_of_two_ways(engine: Engine) -> None:
-    core = Core(engine, line("a"))
-    for _ in range(8):
-        saga = core.start()
-        work, refused = at_once(
-            lambda: core.grant(saga, "a", 1),  # noqa: B023 - called at once
-            lambda: core.scheduler.cancel(saga, by="ada"),  # noqa: B023
-        )
-        assert refused is None
-        if work is None:
-            assert core.states(saga) == {"a": "skipped"}
-        else:
-            assert core.states(saga) == {"a": "leased"}
-            core.report(work)
-            core.done(saga, "a")
-        assert raced(core, saga) == "cancelled"
-
-
-@pytest.mark.proves("D-21")
-def test_the_last_report_and_a_cancel_at_once_end_in_one_of_two_ways(engine: Engine) -> None:
-    core = Core(engine, line("a"))
-    for _ in range(8):
-        saga = core.start()
-        work = core.take(saga, "a")
-        _, refused = at_once(
-            lambda: core.report(work),  # noqa: B023 - called at once
-            lambda: core.scheduler.cancel(saga, by="ada"),  # noqa: B023
-        )
-        if refused is None:
-            core.done(saga, "a")
-            assert raced(core, saga) == "cancelled"
-        else:
-            assert isinstance(refused, RefusedError)
-            assert raced(core, saga) == "completed"
-
-
-@pytest.mark.proves("D-11", "INV-5")
-def test_a_report_and_the_loss_of_its_lease_at_once_count_once(engine: Engine) -> None:
-    core = Core(engine, line("a"))
-    for _ in range(8):
-        saga = core.start()
-        work = core.take(saga, "a")
-        at_once(
-            lambda: core.report(work),  # noqa: B023 - called at once
-            lambda: core.scheduler.lost(saga, "a", 1, "killed"),  # noqa: B023
-        )
-        assert core.states(saga) == {"a": "succeeded"}
-        assert core.attempts(saga, "a") in ([(1, "succeeded")], [(1, "expired")])
-        assert core.step(saga, "a").failure_count <= 1
-
-
-@pytest.mark.proves("D-20", "D-12", "INV-3")
-def test_two_late_successes_at_once_are_undone_once(concurrent: Core) -> None:
-    core = concurrent
-    saga = core.start()
-    first = core.take(saga, "a")
-    core.scheduler.lost(saga, "a", 1, "killed")
-    core.leases.answer(saga, "a", 1, Absent())
-    core.now = core.step(saga, "a").wake_at
-    core.scheduler.wake(saga, "a")
-    second = core.take(saga, "a")
-    core.scheduler.lost(saga, "a", 2, "killed")
-    core.scheduler.cancel(saga, by="ada")
-    core.leases.answer(saga, "a", core.step(saga, "a").inquiry_no, Closed())
-    assert core.saga(saga).state == SagaState.CANCELLED
-    late = Reported(
-        path="a", attempt=1, direction=first.direction, incarnation=0, outcome=Done(result=7)
-    )
-    with ThreadPoolExecutor(1) as thread:
-        with core.store.transaction() as connection:
-            there = core.store.lock_saga(connection, saga)
-            assert there is not None
-            decisions = decide(core.definition(), there.saga, late, there.now)
-            apply(connection, saga, decisions, actor="worker", now=there.now)
-            other = thread.submit(core.report, second)
-            eventually(lambda: waiting(core), within=20, describe="the other waits for the lock")
-        other.result()
-    assert core.states(saga) == {"a": "failed", "a~late": "dispatched", "b": "skipped"}
-    assert core.refusals(saga) == ["stale_attempt", "lease_lost"]
-
-
-def waiting(core: Core) -> int:
-    """Return how many sessions of this database wait for a lock of another one."""
-    look = text(
-        "select count(*) from pg_stat_activity"
-        " where datname = current_database() and wait_event_type = 'Lock'"
-    )
-    with core.store.reading() as connection:
-        return int(connection.execute(look).scalar_one())
-
-
-@pytest.mark.proves("D-24", "D-28")
-def test_branches_that_end_at_once_are_joined_once(engine: Engine) -> None:
-    wide = Workflow("wide", version=1, steps=sequence(parallel(*steps(*"abcdef")), *steps("last")))
-    core = Core(engine, wide)
-    saga = core.start()
-    works = [core.take(saga, path) for path in "abcdef"]
-    core.news()
-    errors = at_once(*[lambda work=work: core.report(work) for work in works])
-    assert errors == [None] * 6
-    assert core.news() == [("book", "last", 1)]
 
 
 @pytest.mark.proves("CT-12")

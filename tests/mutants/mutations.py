@@ -19,6 +19,7 @@ LEASE = "tests/integration/test_lease.py"
 SCHEDULER = "tests/integration/test_scheduler.py"
 SUPERVISOR = "tests/integration/test_supervisor.py"
 ROSTER = "tests/integration/test_roster.py"
+RACES = "tests/integration/test_races.py"
 DISTRUST = "tests/integration/test_distrust.py"
 DATABASE = "tests/integration/test_database.py"
 OUTBOX = "tests/integration/test_outbox.py"
@@ -229,7 +230,7 @@ GRANTS = (
         "lost_grant_not_noticed",
         "of two that ask for one lease at once, one gets it",
         "COL-02, SAS-13",
-        f"{LEASE}::test_one_of_many_workers_gets_the_lease",
+        f"{RACES}::test_one_of_many_workers_gets_the_lease",
         "orchestration/store",
         "        if granted != 1:\n",
         "        if granted > 1:\n",
@@ -769,7 +770,7 @@ TIMES = (
         "saga_not_locked",
         "what is decided about one saga is decided by one at a time",
         "D-11, D-20",
-        f"{SCHEDULER}::test_two_late_successes_at_once_are_undone_once",
+        f"{RACES}::test_two_late_successes_at_once_are_undone_once",
         "orchestration/store",
         "_LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))",
         "_LOCK_SAGA = Prepared(_SAGA)",
