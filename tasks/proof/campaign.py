@@ -2,10 +2,11 @@
 
 import argparse
 import os
+import secrets
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tasks.proof.coverage import Coverage, of_rows, reachable
+from tasks.proof.directed import directed
 from tasks.proof.regression import Case, dump, shrink
 from tasks.proof.simulate import Simulation
 
 CRITICAL = 50
+BLOCK = 10
+"""How many runs are handed to a process at a time."""
+Run = int | Case
+"""A seed, or a run in full."""
 
 
 @dataclass
@@ -28,8 +34,8 @@ class Tally:
 
     sagas: int = 0
     coverage: Coverage = field(default_factory=Coverage)
-    violations: list[tuple[int, str]] = field(default_factory=list)
-    """(seed, what was wrong)"""
+    violations: list[tuple[Run, str]] = field(default_factory=list)
+    """(run, what was wrong)"""
     seconds: float = 0.0
     """Of processor time."""
 
@@ -41,29 +47,38 @@ class Tally:
         self.seconds += other.seconds
 
 
-def run_seeds(seeds: Iterable[int]) -> Tally:
-    """Run seeds in this process."""
+def be_quiet() -> None:
+    """Let this process log nothing but what is critical; the journals say the same."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+
+
+def run(runs: Iterable[Run]) -> Tally:
+    """Run seeds and cases in this process."""
+    be_quiet()
     simulation, tally, began = Simulation(), Tally(), time.process_time()
-    for seed in seeds:
-        outcome = simulation.run(seed)
+    for one in runs:
+        outcome = one.run(simulation) if isinstance(one, Case) else simulation.run(one)
         tally.sagas += len(outcome.sagas)
         tally.coverage.add(outcome.faults.cells)
         tally.coverage.add(of_rows(outcome.record.rows))
-        tally.violations += [(seed, str(found)) for found in outcome.violations]
+        tally.violations += [(one, str(found)) for found in outcome.violations]
     tally.seconds = time.process_time() - began
     return tally
 
 
-def keep_smallest(seed: int, directory: Path) -> Path:
-    """Make a failing seed small and keep it as a file; return the file."""
+def keep_smallest(run: Run, directory: Path) -> Path:
+    """Make a failing run small and keep it as a file; return the file."""
     simulation = Simulation()
-    outcome = simulation.run(seed)
+    outcome = run.run(simulation) if isinstance(run, Case) else simulation.run(run)
     case = shrink(simulation, outcome) if outcome.violations else Case.of(outcome)
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"seed-{seed}.json"
+    path = directory / f"{_name(run).replace(' ', '-').replace(':', '')}.json"
     path.write_text(dump(case), encoding="utf-8")
     return path
+
+
+def _name(run: Run) -> str:
+    return f"directed {run.shows}" if isinstance(run, Case) else f"seed {run}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,17 +86,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--fresh", type=int, default=0, help="how many seeds from a random one on")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, default=Path(".simulation"), help="for failing runs")
     options = parser.parse_args(arguments)
+    be_quiet()
     console = Console()
-    seeds = range(options.first, options.first + options.seeds)
-    tally = _run_with_progress(console, seeds, options.processes)
+    runs: list[Run] = [*directed(), *range(options.first, options.first + options.seeds)]
+    if options.fresh:
+        first = secrets.randbelow(1_000_000_000)
+        console.print(f"fresh seeds: --first {first} --seeds {options.fresh}", highlight=False)
+        runs += range(first, first + options.fresh)
+    tally = _run_with_progress(console, runs, options.processes)
+    return _tell(console, tally, options.keep)
+
+
+def _tell(console: Console, tally: Tally, keep: Path) -> int:
+    """Show what the runs have shown, and return the exit status."""
     _show_coverage(console, tally.coverage)
-    for seed, text in tally.violations[:20]:
-        console.print(f"seed {seed}: {text}", soft_wrap=True, highlight=False)
-    for seed in sorted({seed for seed, _ in tally.violations})[:3]:
-        console.print(f"seed {seed} is kept small in {keep_smallest(seed, options.keep)}")
+    for one, text in tally.violations[:20]:
+        console.print(f"{_name(one)}: {text}", soft_wrap=True, highlight=False)
+    failing = {_name(one): one for one, _ in tally.violations}
+    for name, one in list(failing.items())[:3]:
+        console.print(f"{name} is kept small in {keep_smallest(one, keep)}", soft_wrap=True)
     _show_missing(console, tally.coverage)
     cells = len(reachable())
     covered = cells - len(tally.coverage.missing)
@@ -92,16 +119,16 @@ def main(arguments: list[str] | None = None) -> int:
     return int(bool(tally.violations) or covered < cells or bool(tally.coverage.strangers))
 
 
-def _run_with_progress(console: Console, seeds: range, processes: int) -> Tally:
-    """Run the seeds in some processes, a few at a time."""
+def _run_with_progress(console: Console, runs: Sequence[Run], processes: int) -> Tally:
+    """Run in some processes, a few runs at a time."""
     tally, began = Tally(), time.monotonic()
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )  # fmt: skip
-    blocks = [seeds[first : first + 10] for first in range(0, len(seeds), 10)]
+    blocks = [runs[first : first + BLOCK] for first in range(0, len(runs), BLOCK)]
     with Progress(*columns, console=console) as progress, ProcessPoolExecutor(processes) as pool:
-        bar = progress.add_task("simulate", total=len(seeds))
-        for block, part in zip(blocks, pool.map(run_seeds, blocks), strict=True):
+        bar = progress.add_task("simulate", total=len(runs))
+        for block, part in zip(blocks, pool.map(run, blocks), strict=True):
             tally.add(part)
             rate = tally.sagas / (time.monotonic() - began) * 60
             told = f"{rate:,.0f} sagas a minute, {len(tally.violations)} violations"

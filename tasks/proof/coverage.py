@@ -34,8 +34,8 @@ BY_PROBE: tuple[Answer, ...] = (
 BY_CLOSE: tuple[Answer, ...] = (Applied(), Closed(), Unclear())
 BEYOND_THE_TABLE = frozenset(
     {
-        "row 3: none", "row 17: none", "row 17: rejected", "row 17: unclear", "row 23: none",
-        "row 24: none",
+        "row 3: none", "row 17: none", "row 17: conflict", "row 17: rejected", "row 17: unclear",
+        "row 23: none", "row 24: none",
     }
 )  # fmt: skip
 """Late reports, late effects and compensations, which have functions of their own.
@@ -74,8 +74,9 @@ def _cases(contract: AgentContract, position: Position) -> Iterator[Case]:
     second, long = timedelta(seconds=1), timedelta(days=2)
     horizon = contract.request_lifetime and (second, -second)
     heard = {*(BY_PROBE if contract.probe else ()), *(BY_CLOSE if contract.close else ()), None}
-    for answer, spent, aborting, to_horizon, age, asked in product(
+    for answer, spent, late, aborting, to_horizon, age, asked in product(
         sorted(heard, key=repr),
+        (False, True),
         (False, True),
         (False, True) if position is Position.BEFORE else (False,),
         horizon or (None,),
@@ -83,8 +84,8 @@ def _cases(contract: AgentContract, position: Position) -> Iterator[Case]:
         (0, UNCLEAR_LIMIT),
     ):
         yield Case(
-            contract=contract, position=position, answer=answer, spent=spent, aborting=aborting,
-            to_horizon=to_horizon, age=age, asked=asked,
+            contract=contract, position=position, answer=answer, spent=spent, late=late,
+            aborting=aborting, to_horizon=to_horizon, age=age, asked=asked,
         )  # fmt: skip
     for spent, crashes in product((False, True), (0, CRASH_LIMIT)):
         yield Case(contract=contract, position=position, doubt=False, spent=spent, crashes=crashes)

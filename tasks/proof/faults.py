@@ -9,6 +9,7 @@ the script of the faults that struck in it.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tasks.proof.dice import Dice
 
@@ -79,13 +80,46 @@ HOW_OFTEN: dict[str, float] = {
 """By role: how often a fault strikes in a storm of strength one."""
 
 
+ALWAYS = ("partner action", "person")
+"""What makes sagas ask, close and turn back; without it most other faults have no occasion."""
+STRENGTHS = (0.0, 0.0, 0.3, 1.0, 1.5)
+FAVOURED = 0.3
+"""How often the fault that a run favours strikes where it can."""
+EVERY = tuple((role, fault) for role, faults in FAULTS.items() for fault in faults)
+CALM = MappingProxyType(dict.fromkeys(HOW_OFTEN, 0.0))
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What one run is like: how strong the storm is for each role, and which fault it favours.
+
+    Each seed draws its own, so that some runs are calm, some are made of one kind of fault, and in
+    some everything fails at once. The favourite goes round with the seed: as many seeds as there
+    are faults favour each of them once.
+    """
+
+    strength: Mapping[str, float]
+    favourite: tuple[str, str] = ("", "")
+
+    @classmethod
+    def of(cls, dice: Dice) -> "Weather":
+        """Return the weather of a seed."""
+        if dice.roll("calm") < 0.2:  # noqa: PLR2004 - one run in five
+            return cls(CALM)
+        strength = {
+            role: dice.pick(f"{role} strength", STRENGTHS[2:] if role in ALWAYS else STRENGTHS)
+            for role in HOW_OFTEN
+        }
+        return cls(strength, EVERY[dice.seed % len(EVERY)])
+
+
 @dataclass
 class Faults:
-    """The faults of one run. ``script`` names them; without one the dice do, at ``strength``."""
+    """The faults of one run. ``script`` names them; without one the dice do, by the weather."""
 
     dice: Dice
-    strength: float = 1.0
     script: Mapping[str, str] | None = None
+    weather: Weather = field(init=False)
     struck: dict[str, str] = field(default_factory=dict)
     cells: Counter[str] = field(default_factory=Counter)
     over: bool = False
@@ -93,20 +127,28 @@ class Faults:
     asked: dict[str, str] = field(default_factory=dict)
     """Every site that was asked about, and its role."""
 
+    def __post_init__(self) -> None:
+        """Look at the weather."""
+        self.weather = Weather.of(self.dice)
+
     def at(self, role: str, site: str) -> str:
         """Return the fault that strikes at ``site``, or an empty text."""
         self.asked[site] = role
-        if self.over and self.script is None:
-            return ""
         if self.script is not None:
             fault = self.script.get(site, "")
-        elif self.dice.roll(site) < HOW_OFTEN[role] * self.strength:
-            fault = self.dice.pick(f"{site} which", FAULTS[role])
         else:
-            fault = ""
+            fault = "" if self.over else self._drawn(role, site)
         if fault:
             self.struck[site] = fault
         return fault
+
+    def _drawn(self, role: str, site: str) -> str:
+        favourite, fault = self.weather.favourite
+        if role == favourite and self.dice.roll(f"{site} favourite") < FAVOURED:
+            return fault
+        if self.dice.roll(site) < HOW_OFTEN[role] * self.weather.strength[role]:
+            return self.dice.pick(f"{site} which", FAULTS[role])
+        return ""
 
     def hit(self, role: str, what: str) -> None:
         """Count a cell of the coverage table as reached."""

@@ -115,8 +115,10 @@ class Partner:
         if refusal:
             raise PermanentFailure(refusal)
         entry.failing = entry.failing or fault == "error-after"
-        self.place.reach("p6")
-        return self._reply(fault, entry)
+        try:
+            return self._reply(fault, entry)
+        finally:  # Whoever is stopped here has his answer already.
+            self.place.reach("p6")
 
     def _before(
         self, fault: str, entry: Entry, call: Call[Any], expires_at: datetime | None
@@ -180,10 +182,11 @@ class Partner:
         if fault == "unclear":
             return Unclear("503")
         self._shut(entry)
+        answer = Applied(Made(made=entry.made)) if entry.effects else Closed()
         self.place.reach("p6")
         if fault == "reply-lost":
             raise OutcomeUnknown("the reply was lost")
-        return Applied(Made(made=entry.made)) if entry.effects else Closed()
+        return answer
 
     def undo(self, call: Call[Any], made: Made | None) -> None:
         """Undo an action, found by its key."""

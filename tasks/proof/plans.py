@@ -91,21 +91,36 @@ class Plan:
     contracts: dict[str, AgentContract]
 
 
-class Planner:
-    """Makes the workflow of one seed."""
+@cache
+def every() -> tuple[tuple[Position, AgentContract], ...]:
+    """Return every contract at every position at which it is admitted."""
+    return tuple((position, given) for position in Position for given in admitted(position))
 
-    def __init__(self, dice: Dice, most_steps: int = 5) -> None:
+
+class Planner:
+    """Makes the workflow of one seed.
+
+    One contract at one position stands in it for certain, another one for each seed, so that as
+    many seeds as there are try them all. ``favours`` is a role: agents that can play it, such as
+    those that can be asked to close a key, are then preferred.
+    """
+
+    def __init__(self, dice: Dice, favours: str = "", most_steps: int = 5) -> None:
         self.dice = dice
+        self.featured: tuple[Position, AgentContract] | None = every()[dice.seed % len(every())]
+        self.property = favours.rpartition(" ")[2]
         self.most_steps = most_steps
         self.names = iter("abcdefghijklmnop")
         self.contracts: dict[str, AgentContract] = {}
 
     def plan(self) -> Plan:
         """Return a random plan that is admitted."""
+        assert self.featured is not None
+        wanted, _ = self.featured
         nodes = [self._tree(Position.BEFORE, 2)]
-        if self.dice.roll("has a pivot") < 0.5:  # noqa: PLR2004 - as often as not
+        if wanted is not Position.BEFORE or self.dice.roll("has a pivot") < 0.5:  # noqa: PLR2004 - as often as not
             nodes.append(self._step(Position.PIVOT, "pivot"))
-            if self.dice.roll("goes on") < 0.6:  # noqa: PLR2004 - a little more often than not
+            if wanted is Position.AFTER or self.dice.roll("goes on") < 0.6:  # noqa: PLR2004 - a little more often
                 nodes.append(self._tree(Position.AFTER, 1))
         deadline = self.dice.pick("deadline", (40 * MINUTE, timedelta(days=1)))
         workflow = Workflow("random", version=1, steps=sequence(*nodes), deadline=deadline)
@@ -120,19 +135,23 @@ class Planner:
         return sequence(*children) if kind == "sequence" else parallel(*children)
 
     def _step(self, position: Position, site: str) -> Step:
-        contract = self.dice.pick(f"{site} agent", admitted(position))
+        contract = self._contract(position, site)
         self.contracts[contract.name] = contract
         limits = (None, None, None)
         return Step(
             next(self.names),
             agent=contract.name,
             pivot=position is Position.PIVOT,
-            retry=self.dice.pick(f"{site} retry", self._policies(contract)),
+            retry=self.dice.pick(f"{site} retry", POLICIES),
             timeout=MINUTE if contract.key_retention else self.dice.pick(f"{site} t", TIMEOUTS),
             schedule_to_start=self.dice.pick(f"{site} start", (*limits, MINUTE / 2)),
             schedule_to_close=self.dice.pick(f"{site} close", (*limits, 10 * MINUTE)),
         )
 
-    def _policies(self, contract: AgentContract) -> tuple[RetryPolicy, ...]:
-        del contract
-        return POLICIES
+    def _contract(self, position: Position, site: str) -> AgentContract:
+        if self.featured is not None and self.featured[0] is position:
+            _, contract = self.featured
+            self.featured = None
+            return contract
+        able = [given for given in admitted(position) if getattr(given, self.property, False)]
+        return self.dice.pick(f"{site} agent", able or admitted(position))

@@ -60,8 +60,8 @@ class Simulation:
     ) -> Outcome:
         """Run one seed; the same arguments give the same outcome."""
         dice = Dice(seed)
-        plan = plan or Planner(dice).plan()
         faults = faults or Faults(dice)
+        plan = plan or Planner(dice, favours=faults.weather.favourite[0]).plan()
         calm_at = calm_at or dice.between("storm", MINUTE, DAY)
         return Drama(self.fresh(), plan, faults, seed, sagas).play(calm_at)
 
