@@ -34,7 +34,8 @@ task_acks_late = True
 worker_prefetch_multiplier = 1
 # Attempts are counted and repeated in SQL; Celery must repeat nothing by itself.
 task_reject_on_worker_lost = False
-task_acks_on_failure_or_timeout = True
+task_acks_on_failure = True
+task_acks_on_timeout = True
 # A blip of the broker's connection is harmless; killing a running call makes its outcome unknown.
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_lost_wait = 3.0

@@ -56,7 +56,7 @@ def agent_queues() -> list[str]:
 def _register(agent: Agent) -> None:
     for operation in agent.functions:
         name, _ = agent.contract.route(operation)
-        app.task(name=name, ignore_result=True)(_body(agent, operation))
+        app.task(name=name, ignore_result=True, operation=operation)(_body(agent, operation))
 
 
 def _body(agent: Agent, operation: Operation) -> Callable[[str, str, int], str]:

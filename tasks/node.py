@@ -17,6 +17,7 @@ from billiard.exceptions import WorkerLostError
 from celery.signals import celeryd_after_setup, task_failure, worker_ready, worker_shutdown
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.states import Operation
 from orchestration.registry import registry
 from orchestration.roster import NodeIdentity
 from orchestration.telemetry import log_of
@@ -24,6 +25,7 @@ from tasks.app import app, join_as, runtime
 
 LOOK_SECONDS = 0.1
 SWEEPS_MISSED = 3
+TAKE_A_LEASE = frozenset({Operation.ACTION, Operation.COMPENSATION})
 
 
 class Keeper(threading.Thread):
@@ -156,8 +158,11 @@ def _leave(sender: Any, **_: Any) -> None:
 
 
 @task_failure.connect
-def _count_crash(exception: BaseException | None = None, args: Any = (), **_: Any) -> None:
-    """Count a child that died with a message before it took the lease."""
-    if isinstance(exception, WorkerLostError) and len(args or ()) == 3:  # noqa: PLR2004 - ids
+def _count_crash(
+    sender: Any = None, exception: BaseException | None = None, args: Any = (), **_: Any
+) -> None:
+    """Count a child that died with a message before it took the lease; questions take none."""
+    operation = getattr(sender, "operation", None)
+    if isinstance(exception, WorkerLostError) and operation in TAKE_A_LEASE:
         saga_id, path, number = args
         runtime().scheduler.crashed(UUID(saga_id), path, number)
