@@ -24,6 +24,7 @@ DISTRUST = "tests/integration/test_distrust.py"
 DATABASE = "tests/integration/test_database.py"
 OUTBOX = "tests/integration/test_outbox.py"
 ENVELOPE = "tests/integration/test_envelope.py"
+NODE = "tests/integration/test_node.py"
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,15 @@ FENCES = (
         "orchestration/decide",
         "    if step.state is not StepState.DISPATCHED or step.attempt + 1 != event.attempt:\n",
         "    if step.state is not StepState.DISPATCHED:\n",
+    ),
+    mutant(
+        "crash_of_a_question_counted",
+        "a process that dies with a question counts against no attempt",
+        "D-25",
+        f"{NODE}::test_a_child_that_dies_with_a_question_counts_against_no_attempt",
+        "tasks/node",
+        " and operation in TAKE_A_LEASE:\n",
+        " and operation:\n",
     ),
     mutant(
         "answer_number_not_compared",
@@ -774,6 +784,37 @@ TIMES = (
         "orchestration/store",
         "_LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))",
         "_LOCK_SAGA = Prepared(_SAGA)",
+        postgres=True,
+    ),
+    mutant(
+        "steps_not_locked",
+        "a step is not decided about while its own agent writes to it",
+        "D-11, SAS-14",
+        f"{RACES}::test_a_sweep_waits_for_a_heartbeat_and_leaves_the_lease_alone",
+        "orchestration/store",
+        "self._lock_steps = Prepared(steps.with_for_update(key_share=True))",
+        "self._lock_steps = Prepared(steps)",
+        postgres=True,
+    ),
+    mutant(
+        "steps_locked_before_their_saga",
+        "the saga is locked before its steps",
+        "D-24, SAS-13",
+        f"{RACES}::test_whatever_decides_locks_the_saga_before_its_steps",
+        "orchestration/store",
+        "        row = (_LOCK_SAGA_IF_FREE if skip_locked",
+        "        self._lock_steps.all(connection, saga=saga_id)\n"
+        "        row = (_LOCK_SAGA_IF_FREE if skip_locked",
+        postgres=True,
+    ),
+    mutant(
+        "steps_locked_in_another_order",
+        "steps are locked in the order of their paths",
+        "D-24, SAS-13",
+        f"{RACES}::test_whatever_decides_locks_steps_in_the_order_of_their_paths",
+        "orchestration/store",
+        ".where(mine).order_by(_steps.c.path)\n",
+        ".where(mine).order_by(_steps.c.path.desc())\n",
         postgres=True,
     ),
 )

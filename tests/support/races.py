@@ -69,7 +69,7 @@ def in_turn(
     ``blocks`` is whether the loser waits for the winner's lock; otherwise it has to be through
     while the winner still holds it.
     """
-    with _held_commit(core.engine) as held, _threads() as (first, second):
+    with _threads() as (first, second), _held_commit(core.engine) as held:
         won = first.submit(_outcome, winner)
         assert held.written.wait(WITHIN), f"the winner wrote nothing: {_end(won)}"
         lost = second.submit(_outcome, loser)
