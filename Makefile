@@ -45,7 +45,7 @@ demo: $(RUNTIME) $(PROJECT)
 .PHONY: test
 test: lint
 	@echo "== tests"
-	@$(BIN)/pytest --quiet --numprocesses auto --dist loadgroup -m "not chaos and not storm" $(TESTS)
+	@$(BIN)/pytest --quiet --numprocesses auto --dist loadgroup -m "not chaos" $(TESTS)
 	@echo "== tests that kill processes"
 	@$(BIN)/pytest --quiet -m chaos $(TESTS) || { [ $$? -eq 5 ] && [ -n '$(TESTS)' ]; }
 	@[ -n '$(TESTS)' ] || { echo "== mutants" && $(BIN)/python -m tests.mutants.run; }

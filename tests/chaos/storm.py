@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import psutil
 import psycopg
@@ -34,20 +35,22 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from examples.travel.books import Reconciliation, reconcile
 from migrations.run import upgrade
-from models import Attempt, Step
+from models import Attempt, JournalEntry, Step
 from models.states import SAGA_TERMINAL
 from orchestration import views
 from orchestration.database import open_engine
 from tasks.embedded import EmbeddedBroker
 from tests.support import services
+from tests.support.invariants import Violation, check
 from tests.support.postgres import private_server
 from tests.support.proxy import Proxy
+from tests.support.records import record_of
 from tests.support.workers import Process, Rig, partners
 
 START_EVERY = 0.4
 """Seconds between two starts."""
-REST_WITHIN = 420.0
-"""Seconds that the work is given to come to rest after the storm."""
+REST_WITHIN = 120.0
+"""Seconds that the work is given to come to rest after the storm: less than any step's time-out."""
 
 
 @dataclass
@@ -240,13 +243,27 @@ class Storm:
             moving = {str(saga) for saga in connection.execute(live).scalars()}
         return [str(row.id) for row in rows if row.state not in SAGA_TERMINAL] + sorted(moving)
 
-    def verdict(self) -> Reconciliation:
-        """Compare every saga with the partners' own books."""
+    def strays(self, sagas: list[str]) -> Iterator[str]:
+        """Tell the rows and the last journal entries of ``sagas``, to whoever must explain them."""
+        with self.rig.store.reading() as connection:
+            for saga in map(UUID, sagas):
+                for row in connection.execute(select(Step).where(Step.saga_id == saga)).mappings():
+                    yield f"step {dict(row)}"
+                written = (
+                    select(JournalEntry)
+                    .where(JournalEntry.saga_id == saga)
+                    .order_by(JournalEntry.id.desc())
+                )
+                for row in connection.execute(written.limit(20)).mappings():
+                    yield f"journal {dict(row)}"
+
+    def verdict(self) -> tuple[Reconciliation, list[Violation]]:
+        """Compare every saga with the partners' own books, and check every invariant."""
         with self.rig.store.reading() as connection:
             rows = views.list_sagas(connection, limit=1_000_000)
         states = {str(row.id): row.state for row in rows}
         books = [partner.books() for partner in self.rig.partners.values()]
-        return reconcile(books, states)
+        return reconcile(books, states), check(record_of(self.rig.store, books))
 
     def rescues(self) -> tuple[int, list[float]]:
         """Return how many sagas had a lease taken back, and the seconds until the step moved on."""
@@ -271,6 +288,9 @@ def storm(seed: int, seconds: float, kind: str) -> Iterator[Storm]:
         plain = server.set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(plain, autocommit=True) as connection:
             connection.execute("CREATE DATABASE atalaia_storm")
+            # The tests' servers acknowledge commits before they are written. This one is crashed,
+            # and a start that is lost after its flight was booked is an orphan beyond any repair.
+            connection.execute("ALTER DATABASE atalaia_storm SET synchronous_commit = on")
         url = server.set(database="atalaia_storm")
         _lay(url.render_as_string(hide_password=False))
         broker = EmbeddedBroker(home / "broker") if kind == "valkey" else None
@@ -286,10 +306,12 @@ def storm(seed: int, seconds: float, kind: str) -> Iterator[Storm]:
         through = url.set(port=proxies["database"].port).render_as_string(hide_password=False)
         netloc = f"{parts.username or ''}:{parts.password or ''}@127.0.0.1:{proxies['broker'].port}"
         travel = stack.enter_context(partners(home / "partners"))
-        for partner in travel.values():
+        for name, partner in travel.items():
+            declines = {"sold_out": {"probability": 0.2, "seed": seed}}
             partner.switch(
                 slow={"before": 0.05, "after": 0.25, "on": ["order"]},
                 lost_reply={"probability": 0.02, "seed": seed},
+                **(declines if name == "payments" else {}),
             )
         rig = Rig(through, parts._replace(netloc=netloc).geturl(), home, travel)
         stack.callback(rig.stop)
@@ -304,7 +326,7 @@ def _lay(url: str) -> None:
 
 def report(found: Storm) -> tuple[str, bool]:
     """Return the last line and whether it is a good one; print the figures before it."""
-    books = found.verdict()
+    books, violations = found.verdict()
     lost = found.unsettled()
     rescued, times = found.rescues()
     console = Console()
@@ -319,14 +341,14 @@ def report(found: Storm) -> tuple[str, bool]:
             f"max {max(times):.1f} s of its grant ({len(times)} leases)"
         )
     console.print(f"{books.effects} effects checked, {books.cancelled} of them undone")
-    for line in [*books.lines(), *lost]:
-        console.print(line)
+    for line in [*books.lines(), *violations, *lost, *found.strays(lost)]:
+        console.print(str(line), highlight=False, soft_wrap=True)
     numbers = (len(books.orphaned) + len(books.missing), len(books.duplicated))
     line = (
         f"chaos: {len(found.sagas)} sagas, {found.kills} kills, {rescued} rescued, "
         f"{len(lost)} lost, {numbers[0]} orphaned effects, {numbers[1]} duplicated effects"
     )
-    return line, not lost and numbers == (0, 0)
+    return line, not lost and not violations and numbers == (0, 0)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.storm import report, storm
 
-pytestmark = [pytest.mark.storm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 
 
 @pytest.mark.proves("D-04", "D-06", "D-07", "D-12", "D-27")
