@@ -26,7 +26,7 @@ from orchestration.contract import AgentContract
 from orchestration.definition import Definition, Parallel, Sequence, Step
 from orchestration.safety import Position, positions
 from orchestration.snapshot import LATE
-from tasks.proof.record import Effect, Record
+from tasks.proof.record import CUSTOMER, Effect, Record
 
 REMOTE_CALLS, WINDOW = 60, timedelta(minutes=10)
 """How many calls one step may make of its partner in any window of that length."""
@@ -188,9 +188,25 @@ def nothing_is_held_after_the_end(books: Books) -> Found:
 
 
 def money_is_conserved(books: Books) -> Found:
-    """INV-9: what was taken in one place arrived in another."""
-    if total := sum(books.record.ledger):
-        yield "", "", f"the ledger is off by {total}"
+    """INV-9: what was taken arrived; who is served has paid once, who is not has all of it back."""
+    if off := sum(books.record.ledger):
+        yield "", "", f"the ledger is off by {off}"
+    total, paid, price = Counter[str](), Counter[tuple[str, str]](), dict[tuple[str, str], int]()
+    for booking in books.record.payments:
+        total[booking.saga_id] += booking.amount
+        if booking.account == CUSTOMER:
+            paid[booking.saga_id, booking.step] -= booking.amount
+            price.setdefault((booking.saga_id, booking.step), -booking.amount)
+    for saga_id, amount in total.items():
+        if amount:
+            yield saga_id, "", f"the accounts are off by {amount}"
+    for saga_id, row, contract in books.own_steps() if books.record.payments else ():
+        if contract.effect and books.sagas[saga_id].state in SAGA_TERMINAL:
+            key = saga_id, row.path
+            allowed = _prices(books.sagas[saga_id].state, row, contract, price.get(key, 0))
+            if paid[key] not in allowed:
+                text = f"step {row.path!r} was paid with {paid[key]}, which should be {allowed[0]}"
+                yield saga_id, row.path, text
 
 
 def what_is_halted_asks_one_question(books: Books) -> Found:
@@ -284,6 +300,16 @@ def check(record: Record) -> list[Violation]:
         for saga_id, step, text in invariant(books)
         if (saga_id, step) not in record.by_hand
     ]
+
+
+def _prices(state: SagaState, row: Any, contract: AgentContract, price: int) -> list[int]:
+    """Return what a customer may have paid for a step in the end, what is usual first."""
+    undone = state in UNDONE
+    agreed = contract.at_most_once and (
+        row.state == StepState.ABANDONED or (undone and not contract.compensation)
+    )
+    usual, other = (0, price) if undone else (price, 0)
+    return [usual, other] if agreed else [usual]
 
 
 def _standing(books: Books, saga_id: str, step: str) -> int:

@@ -29,7 +29,7 @@ from orchestration.signals import (
 )
 from tasks.agent import Agent, Call
 from tasks.proof.faults import Faults
-from tasks.proof.record import Effect, Request
+from tasks.proof.record import Booking, Effect, Request, price_of, transfer
 
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
@@ -94,6 +94,7 @@ class Partner:
         self.place = place
         self.entries: dict[str, Entry] = {}
         self.requests: list[Request] = []
+        self.ledger: list[Booking] = []
         self.on_the_way = 0
         """Requests that were sent and have not arrived."""
 
@@ -348,6 +349,10 @@ class Partner:
                 key=entry.key, saga_id=entry.saga_id, step=entry.step, at=self.place.now
             )
         )  # fmt: skip
+        self._pay(entry, price_of(entry.step))
+
+    def _pay(self, entry: Entry, amount: int) -> None:
+        self.ledger += transfer(entry.saga_id, entry.step, self.contract.name, amount)
 
     def _seen(self, entry: Entry, at: datetime, fault: str) -> Answer:
         if fault == "conflict" and self._is_new(entry):
@@ -370,6 +375,7 @@ class Partner:
     def _remove(self, entry: Entry) -> None:
         for effect in entry.standing:
             effect.undone_at = self.place.now
+            self._pay(entry, -price_of(entry.step))
         if self.contract.compensation_closes_key:
             entry.closed, entry.pending_until = True, None
 

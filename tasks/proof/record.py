@@ -40,6 +40,36 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Booking:
+    """Money that was put on an account, or taken from it (less than zero), in minor units.
+
+    The price of a step is what is taken from its customer; what a partner is given for it stands
+    on an account of the partner's. Undoing takes the money the same way back.
+    """
+
+    saga_id: str
+    step: str
+    account: str
+    amount: int
+
+
+CUSTOMER = "customer"
+
+
+def price_of(step: str) -> int:
+    """Return what a simulated step costs; seldom two steps cost the same."""
+    return 10_000 + sum(step.encode()) ** 2 % 997
+
+
+def transfer(saga_id: str, step: str, account: str, amount: int) -> list[Booking]:
+    """Return both sides of a payment by the customer; less than zero gives money back."""
+    return [
+        Booking(saga_id=saga_id, step=step, account=CUSTOMER, amount=-amount),
+        Booking(saga_id=saga_id, step=step, account=account, amount=amount),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """The rows of the database."""
 
@@ -61,6 +91,8 @@ class Record:
     requests: list[Request] = field(default_factory=list)
     ledger: list[int] = field(default_factory=list)
     """Every booking of money, in minor units, credits and debits."""
+    payments: list[Booking] = field(default_factory=list)
+    """What was paid for each step and given back, in this order; empty where nobody wrote it."""
     settled: bool = True
     by_hand: frozenset[tuple[str, str]] = frozenset()
     """(saga, step) whose outcome a person decided without being able to know it."""

@@ -174,6 +174,7 @@ class Drama:
             definitions={self.definition.id: self.definition},
             effects=[effect for partner in self.partners.values() for effect in partner.effects],
             requests=[r for partner in self.partners.values() for r in partner.requests],
+            payments=[booking for partner in self.partners.values() for booking in partner.ledger],
         )
         violations = check(record)
         violations += [

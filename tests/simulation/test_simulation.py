@@ -2,8 +2,12 @@
 
 import pytest
 
+from tasks.proof.dice import Dice
+from tasks.proof.faults import CALM, Weather
 from tasks.proof.regression import Case, dump
 from tasks.proof.simulate import Simulation
+
+STORMY = [seed for seed in range(20) if Weather.of(Dice(seed)).strength != CALM][:4]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -14,7 +18,7 @@ def test_one_seed_replays_one_run_exactly(simulation: Simulation, seed: int) -> 
     assert first.digest != simulation.run(seed + 1000).digest
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", STORMY)
 def test_a_run_is_repeated_by_the_script_of_its_faults(simulation: Simulation, seed: int) -> None:
     by_the_dice = simulation.run(seed)
     assert by_the_dice.faults.struck
