@@ -23,15 +23,19 @@ class Payments:
     def charge(self, saga: str, step: str, key: str, at: datetime) -> None:
         self.effects.append(
             {
-                "saga": saga, "step": step, "key": key, "created_at": at.isoformat(),
-                "cancelled_at": None, "request": {"amount": 700},
+                "saga": saga, "step": step, "key": key, "reference": f"PA-{len(self.effects)}",
+                "created_at": at.isoformat(), "cancelled_at": None, "request": {"amount": 700},
             }
         )  # fmt: skip
-        self.transfers.append({"debit": "customer:Ada", "credit": "merchant", "amount": 700})
+        self.move("customer:Ada", "merchant")
 
     def refund(self, at: datetime) -> None:
         self.effects[-1]["cancelled_at"] = at.isoformat()
-        self.transfers.append({"debit": "merchant", "credit": "customer:Ada", "amount": 700})
+        self.move("merchant", "customer:Ada")
+
+    def move(self, debit: str, credit: str) -> None:
+        moved = {"reference": self.effects[-1]["reference"], "amount": 700}
+        self.transfers.append(moved | {"debit": debit, "credit": credit})
 
     @property
     def books(self) -> dict[str, Any]:
@@ -94,6 +98,10 @@ def not_paid(payments: Payments) -> None:
     del payments.transfers[1]
 
 
+def paid_for_nothing(payments: Payments) -> None:
+    payments.transfers.append(payments.transfers[0] | {"reference": "PA-unknown"})
+
+
 def not_paid_back(payments: Payments) -> None:
     del payments.transfers[3]
 
@@ -101,13 +109,14 @@ def not_paid_back(payments: Payments) -> None:
 @pytest.mark.parametrize(
     ("wrong", "invariants"),
     [
-        (twice, {"INV-1", "INV-2"}),
+        (twice, {"INV-1", "INV-2", "INV-9"}),
         (never, {"INV-2"}),
-        (not_undone, {"INV-3"}),
+        (not_undone, {"INV-3", "INV-9"}),
         (too_early, {"INV-7"}),
         (undone_too_early, {"INV-7"}),
         (not_paid, {"INV-9"}),
         (not_paid_back, {"INV-9"}),
+        (paid_for_nothing, {"INV-9"}),
     ],
 )
 def test_whatever_is_wrong_in_the_books_is_a_violation(

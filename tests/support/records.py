@@ -4,7 +4,7 @@ Where processes are killed, this is what the invariants are checked against in t
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,10 @@ from models.states import Direction, Operation
 from orchestration.definition import Definition
 from orchestration.snapshot import LATE
 from orchestration.store import Store
+from tasks.proof.record import CUSTOMER, Booking
 from tests.support.invariants import Effect, Record, Request, Rows, check, read_rows
+
+NOBODYS = {"saga": "", "step": ""}
 
 
 def assert_all_hold(store: Store, books: Iterable[Books]) -> None:
@@ -30,8 +33,8 @@ def record_of(store: Store, books: Iterable[Books], *, settled: bool = True) -> 
     """Return the record of a database and of what each partner answered to GET /books.
 
     Effects for sagas that the database does not know are left out, since partners are shared by
-    tests with a database each; `examples.travel.books.reconcile` names them. The money is counted
-    as a whole, all of it in one currency.
+    tests with a database each; `examples.travel.books.reconcile` names them. All money is taken
+    for one currency.
     """
     books = list(books)
     with store.reading() as connection:
@@ -44,7 +47,7 @@ def record_of(store: Store, books: Iterable[Books], *, settled: bool = True) -> 
         definitions=definitions,
         effects=effects,
         requests=list(_requests(rows, effects)),
-        ledger=[amount for book in books for amount in _bookings(book)],
+        payments=[booking for book in books for booking in _bookings(book)],
         settled=settled,
     )
 
@@ -91,10 +94,19 @@ def _requests(rows: Rows, effects: Iterable[Effect]) -> Iterator[Request]:
             yield request(effect, Operation.COMPENSATION, Direction.BACKWARD, effect.undone_at)
 
 
-def _bookings(book: Books) -> Iterator[int]:
-    """Yield what the merchant received and gave back, against the orders that still stand."""
+def _bookings(book: Books) -> Iterator[Booking]:
+    """Yield what the customers really paid and got back, against the orders that stand.
+
+    Money that moved for an order that is not in the books has no other side.
+    """
+    orders = {effect["reference"]: effect for effect in book["effects"]}
     for move in book["transfers"]:
-        yield move["amount"] if move["credit"] == MERCHANT else -move["amount"]
+        amount = move["amount"] if move["credit"] == MERCHANT else -move["amount"]
+        yield _booking(orders.get(move["reference"], NOBODYS), CUSTOMER, -amount)
     for effect in book["effects"]:
         if SERVICES[book["service"]].charges and effect["cancelled_at"] is None:
-            yield -(effect["request"].get("amount") or 0)
+            yield _booking(effect, book["service"], effect["request"].get("amount") or 0)
+
+
+def _booking(effect: Mapping[str, Any], account: str, amount: int) -> Booking:
+    return Booking(saga_id=effect["saga"], step=effect["step"], account=account, amount=amount)
