@@ -27,16 +27,18 @@ TESTS ?=
 
 .PHONY: help
 help:
-	@echo "make demo    run the travel demo on the embedded stack"
-	@echo "make test    lint, types, import contracts and all tests"
-	@echo "make lint    the checks of make test without the tests"
-	@echo "make format  rewrite the sources in the project's format"
-	@echo "make chaos   trips in a storm of kills, cuts and restarts (MINUTES=2)"
-	@echo "make mutants break the guards of the code one by one, and see the tests notice each time"
-	@echo "make bench   steps per second against a plain Celery chain"
-	@echo "make model   check the model of the protocol, and that no rule of it is idle (needs a JDK)"
-	@echo "make lock    resolve the requirements files anew (UPGRADE=1 for newer versions)"
-	@echo "make clean   remove the environment and what the tools left"
+	@echo "make demo       run the travel demo on the embedded stack"
+	@echo "make test       lint, types, import contracts and all tests"
+	@echo "make lint       the checks of make test without the tests"
+	@echo "make format     rewrite the sources in the project's format"
+	@echo "make chaos      trips in a storm of kills, cuts and restarts (MINUTES=2)"
+	@echo "make simulate   whole sagas in storms of faults, in virtual time (SEEDS=500 FIRST=0)"
+	@echo "make exhaustive every crash, and every two, in every small saga"
+	@echo "make mutants    break the guards of the code one by one, and see the tests notice each time"
+	@echo "make bench      steps per second against a plain Celery chain"
+	@echo "make model      check the model of the protocol, and that no rule of it is idle (needs a JDK)"
+	@echo "make lock       resolve the requirements files anew (UPGRADE=1 for newer versions)"
+	@echo "make clean      remove the environment and what the tools left"
 
 .PHONY: demo
 demo: $(RUNTIME) $(PROJECT)
@@ -79,6 +81,21 @@ BROKER ?= valkey
 .PHONY: chaos
 chaos: $(DEV) $(PROJECT)
 	@$(BIN)/python -m tests.chaos.storm --minutes $(MINUTES) --broker $(BROKER)
+
+# Seeds of the simulation, from FIRST on: make simulate SEEDS=100000
+SEEDS ?= 500
+FIRST ?= 0
+
+.PHONY: simulate
+simulate: $(DEV) $(PROJECT)
+	@$(BIN)/python -m tasks.proof.campaign --seeds $(SEEDS) --first $(FIRST)
+
+# All of it takes some minutes; one scenario of every so many: make exhaustive SHARE=10
+SHARE ?= 1
+
+.PHONY: exhaustive
+exhaustive: $(DEV) $(PROJECT)
+	@$(BIN)/python -m tasks.proof.exhaustive --share $(SHARE)
 
 .PHONY: bench
 bench: $(DEV) $(PROJECT)

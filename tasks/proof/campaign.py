@@ -11,17 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tasks.proof.coverage import Coverage, of_rows, reachable
 from tasks.proof.directed import directed
-from tasks.proof.regression import Case, dump, shrink
+from tasks.proof.progress import be_quiet, keep, progress
+from tasks.proof.regression import Case, shrink
 from tasks.proof.simulate import Simulation
 
-CRITICAL = 50
 BLOCK = 10
 """How many runs are handed to a process at a time."""
 Run = int | Case
@@ -47,11 +45,6 @@ class Tally:
         self.seconds += other.seconds
 
 
-def be_quiet() -> None:
-    """Let this process log nothing but what is critical; the journals say the same."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
-
-
 def run(runs: Iterable[Run]) -> Tally:
     """Run seeds and cases in this process."""
     be_quiet()
@@ -71,10 +64,7 @@ def keep_smallest(run: Run, directory: Path) -> Path:
     simulation = Simulation()
     outcome = run.run(simulation) if isinstance(run, Case) else simulation.run(run)
     case = shrink(simulation, outcome) if outcome.violations else Case.of(outcome)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{_name(run).replace(' ', '-').replace(':', '')}.json"
-    path.write_text(dump(case), encoding="utf-8")
-    return path
+    return keep(case, directory, _name(run))
 
 
 def _name(run: Run) -> str:
@@ -101,14 +91,14 @@ def main(arguments: list[str] | None = None) -> int:
     return _tell(console, tally, options.keep)
 
 
-def _tell(console: Console, tally: Tally, keep: Path) -> int:
+def _tell(console: Console, tally: Tally, directory: Path) -> int:
     """Show what the runs have shown, and return the exit status."""
     _show_coverage(console, tally.coverage)
     for one, text in tally.violations[:20]:
         console.print(f"{_name(one)}: {text}", soft_wrap=True, highlight=False)
     failing = {_name(one): one for one, _ in tally.violations}
     for name, one in list(failing.items())[:3]:
-        console.print(f"{name} is kept small in {keep_smallest(one, keep)}", soft_wrap=True)
+        console.print(f"{name} is kept small in {keep_smallest(one, directory)}", soft_wrap=True)
     _show_missing(console, tally.coverage)
     cells = len(reachable())
     covered = cells - len(tally.coverage.missing)
@@ -122,17 +112,14 @@ def _tell(console: Console, tally: Tally, keep: Path) -> int:
 def _run_with_progress(console: Console, runs: Sequence[Run], processes: int) -> Tally:
     """Run in some processes, a few runs at a time."""
     tally, began = Tally(), time.monotonic()
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )  # fmt: skip
     blocks = [runs[first : first + BLOCK] for first in range(0, len(runs), BLOCK)]
-    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(processes) as pool:
-        bar = progress.add_task("simulate", total=len(runs))
+    with progress(console) as bar, ProcessPoolExecutor(processes) as pool:
+        task = bar.add_task("simulate", total=len(runs))
         for block, part in zip(blocks, pool.map(run, blocks), strict=True):
             tally.add(part)
             rate = tally.sagas / (time.monotonic() - began) * 60
             told = f"{rate:,.0f} sagas a minute, {len(tally.violations)} violations"
-            progress.update(bar, advance=len(block), description=told)
+            bar.update(task, advance=len(block), description=told)
     rate = tally.sagas / max(tally.seconds, 0.001) * 60
     console.print(f"{rate:,.0f} sagas a minute of one core", highlight=False)
     return tally

@@ -7,9 +7,18 @@ at each boundary that comes after the first. Many such sagas share one world, ea
 its own: a pool child takes nobody with it.
 """
 
+import argparse
+import os
+import secrets
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
 
 from orchestration.contract import AgentContract
 from orchestration.definition import RetryPolicy, Step, Workflow, parallel, sequence
@@ -18,6 +27,8 @@ from tasks.proof.dice import Dice
 from tasks.proof.faults import FAULTS, Faults
 from tasks.proof.invariants import Violation
 from tasks.proof.plans import Plan, admitted
+from tasks.proof.progress import be_quiet, keep, progress
+from tasks.proof.regression import Case
 from tasks.proof.simulate import Outcome, Simulation
 
 MINUTE = timedelta(minutes=1)
@@ -48,23 +59,27 @@ class Scenario:
 
 @dataclass
 class Count:
-    """What was tried, and what was found."""
+    """What was tried of a scenario, and what was found."""
 
-    scenarios: int = 0
-    schedules: int = 0
-    by_crashes: dict[int, int] = field(default_factory=dict)
+    by_crashes: Counter[int] = field(default_factory=Counter)
+    """Schedules, by the number of their crashes."""
     found: list[tuple[Scenario, dict[str, str], Outcome, Violation]] = field(default_factory=list)
+    """With the crashes of the saga that shows it."""
 
 
-def explore(simulation: Simulation, scenario: Scenario, *, thorough: bool = False) -> Count:
-    """Try every schedule of a scenario."""
-    count = Count(scenarios=1)
+def explore(simulation: Simulation, scenario: Scenario) -> Count:
+    """Try every schedule of a scenario.
+
+    The first crash comes at every boundary; a further one only at one of those that leave the same
+    rows and the same effects behind.
+    """
+    count = Count()
     level: list[dict[str, str]] = [{}]
     for crashes in range(scenario.crashes + 1):
         asked = _run_all(simulation, scenario, level, count)
         count.by_crashes[crashes] = len(level)
         if crashes < scenario.crashes:
-            level = list(_one_more(level, asked, thorough=thorough or crashes == 0))
+            level = list(_one_more(level, asked, thorough=crashes == 0))
     return count
 
 
@@ -102,7 +117,6 @@ def _run_all(
         }
         faults = Faults(Dice(0), script=script)
         outcome = simulation.run(0, plan=scenario.plan, faults=faults, sagas=names, calm_at=CALM)
-        count.schedules += len(crowd)
         for found in outcome.violations:
             name = outcome.labels.get(found.saga_id, "")
             own = crowd[names.index(name)] if name in names else {}
@@ -128,28 +142,29 @@ def _asked(faults: Faults, name: str) -> dict[str, str]:
 # --- scopes --------------------------------------------------------------------------------------
 
 
-def small_scope() -> Iterator[Scenario]:
-    """Yield, for each admitted mix, the smallest workflow and one that has to be undone."""
+REFUSED = (("partner action */z 0", "refused"),)
+
+
+def scope() -> Iterator[Scenario]:
+    """Yield, for each admitted mix, workflows of one, two and three steps around it.
+
+    Alone; undone because a step behind it, or beside it, is refused; between two others, which is
+    undone; and, at the pivot and after it, with a step on either side.
+    """
     for position in Position:
         for contract in admitted(position):
             yield Scenario(f"alone {position}", _plan(_alone(contract, position), contract))
-    refused = (("partner action */z 0", "refused"),)
     for contract in admitted(Position.BEFORE):
-        own = _step("a", contract)
-        undone = sequence(own, _step("z", GOOD))
-        yield Scenario("then undone", _plan(undone, contract), refused, crashes=1)
-        beside = parallel(own, _step("z", GOOD))
-        yield Scenario("undone beside", _plan(beside, contract), refused, crashes=1)
-
-
-def large_scope() -> Iterator[Scenario]:
-    """Yield the small scope with two crashes everywhere, and three steps around each mix."""
-    for scenario in small_scope():
-        yield Scenario(scenario.name, scenario.plan, scenario.forced, crashes=2)
-    refused = (("partner action */z 0", "refused"),)
-    for contract in admitted(Position.BEFORE):
-        steps = sequence(_step("y", GOOD), _step("a", contract), _step("z", GOOD))
-        yield Scenario("between two", _plan(steps, contract), refused)
+        own, y, z = _step("a", contract), _step("y", GOOD), _step("z", GOOD)
+        yield Scenario("then undone", _plan(sequence(own, z), contract), REFUSED)
+        yield Scenario("undone beside", _plan(parallel(own, z), contract), REFUSED)
+        yield Scenario("between two", _plan(sequence(y, own, z), contract), REFUSED)
+    for contract in admitted(Position.PIVOT):
+        steps = sequence(_step("y", GOOD), _step("a", contract, pivot=True), _step("z", GOOD))
+        yield Scenario("pivot between two", _plan(steps, contract))
+    for contract in admitted(Position.AFTER):
+        steps = sequence(_step("y", GOOD), _step("q", GOOD, pivot=True), _step("a", contract))
+        yield Scenario("after two", _plan(steps, contract))
 
 
 def _alone(contract: AgentContract, position: Position) -> Step | tuple[Step, ...]:
@@ -171,14 +186,86 @@ def _plan(steps: object, contract: AgentContract) -> Plan:
     return Plan(workflow, {name: known[name] for name in agents})
 
 
-def explore_all(simulation: Simulation, scenarios: Iterable[Scenario]) -> Count:
-    """Try every schedule of many scenarios."""
-    whole = Count()
+# --- the command ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Total:
+    """What was tried of many scenarios; a violation with a run that shows it."""
+
+    scenarios: int = 0
+    by_crashes: Counter[int] = field(default_factory=Counter)
+    found: list[tuple[str, Case]] = field(default_factory=list)
+
+    def add(self, other: "Total") -> None:
+        """Add what was tried elsewhere."""
+        self.scenarios += other.scenarios
+        self.by_crashes.update(other.by_crashes)
+        self.found += other.found
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        none, one, two = (self.by_crashes[crashes] for crashes in range(3))
+        return (
+            f"exhaustive: {self.scenarios} scenarios, {self.by_crashes.total()} schedules "
+            f"({none} without, {one} with one, {two} with two crashes), "
+            f"{len(self.found)} violations"
+        )
+
+
+def explore_all(scenarios: Iterable[Scenario]) -> Total:
+    """Try every schedule of some scenarios in this process."""
+    be_quiet()
+    simulation, total = Simulation(), Total()
     for scenario in scenarios:
-        part = explore(simulation, scenario)
-        whole.scenarios += 1
-        whole.schedules += part.schedules
-        whole.found += part.found
-        for crashes, number in part.by_crashes.items():
-            whole.by_crashes[crashes] = whole.by_crashes.get(crashes, 0) + number
-    return whole
+        count = explore(simulation, scenario)
+        total.scenarios += 1
+        total.by_crashes.update(count.by_crashes)
+        for _, own, _, violation in count.found:
+            total.found.append((scenario.name, _alone_again(scenario, own, str(violation))))
+    return total
+
+
+def _alone_again(scenario: Scenario, own: dict[str, str], shows: str) -> Case:
+    """Return the run of one saga out of a crowd."""
+    script = {_of("s0", site): fault for site, fault in (*scenario.forced, *own.items())}
+    return Case(seed=0, plan=scenario.plan, sagas=("s0",), script=script, shows=shows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Enumerate the scope, or one scenario of every ``--share``, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="exhaustive", description=__doc__)
+    parser.add_argument("--share", type=int, default=1, help="take one scenario of so many")
+    parser.add_argument("--offset", type=int, help="which one of them; by default any one")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", type=Path, default=Path(".simulation"), help="for violations")
+    options = parser.parse_args(arguments)
+    console = Console()
+    offset = secrets.randbelow(options.share) if options.offset is None else options.offset
+    if options.share > 1:
+        console.print(f"this share: --share {options.share} --offset {offset}", highlight=False)
+    scenarios = list(scope())[offset :: options.share]
+    total = _explore_with_progress(console, scenarios, options.processes)
+    for number, (name, case) in enumerate(total.found[:20]):
+        path = keep(case, options.keep, f"{name} {number}")
+        console.print(f"{name}: {case.shows}; kept in {path}", soft_wrap=True, highlight=False)
+    sys.stdout.write(f"{total}\n")
+    return int(bool(total.found))
+
+
+def _explore_with_progress(
+    console: Console, scenarios: Sequence[Scenario], processes: int
+) -> Total:
+    total = Total()
+    with progress(console) as bar, ProcessPoolExecutor(processes) as pool:
+        task = bar.add_task("exhaustive", total=len(scenarios))
+        blocks = [scenarios[first : first + 2] for first in range(0, len(scenarios), 2)]
+        for part in pool.map(explore_all, blocks):
+            total.add(part)
+            told = f"{total.by_crashes.total():,} schedules, {len(total.found)} violations"
+            bar.update(task, advance=part.scenarios, description=told)
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())

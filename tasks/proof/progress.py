@@ -1,0 +1,41 @@
+"""What the two long commands have in common: a bar, silence in the logs, and files for findings."""
+
+import re
+from pathlib import Path
+
+import structlog
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from tasks.proof.regression import Case, dump
+
+CRITICAL = 50
+
+
+def progress(console: Console) -> Progress:
+    """Return a bar that tells how far it is, and how long it has taken and will take."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    return Progress(*columns, console=console)
+
+
+def be_quiet() -> None:
+    """Let this process log nothing but what is critical; the journals say the same."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+
+
+def keep(case: Case, directory: Path, name: str) -> Path:
+    """Write a run into a file that is called after ``name``; return the file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{re.sub('[^a-z0-9]+', '-', name.lower())}.json"
+    path.write_text(dump(case), encoding="utf-8")
+    return path
