@@ -14,6 +14,12 @@ import psutil
 import pytest
 
 from examples.travel import demo as module
+from examples.travel.books import Books
+from examples.travel.ledger import Ledger
+from examples.travel.wire import SERVICES, Service
+from orchestration.database import open_engine
+from orchestration.store import Store
+from tests.support.records import assert_all_hold
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +67,8 @@ class Demo:
 
 
 def test_the_demo_ends_with_books_that_agree(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
+    home = tmp_path / "home"
+    demo = Demo(tmp_path, "--home", str(home))
     assert demo.end() == 0, demo.said
     found = LAST_LINE.fullmatch(demo.last_line())
     assert found, demo.said
@@ -71,7 +78,17 @@ def test_the_demo_ends_with_books_that_agree(tmp_path: Path) -> None:
     assert compensated >= 3  # no room, no car, no money
     assert rescued
     assert demo.out.read_text().count("  killed ") == 4
-    assert list(tmp_path.glob("atalaia-demo-*")) == []
+    engine = open_engine(f"sqlite:///{home / 'atalaia.db'}")
+    assert_all_hold(Store(engine), [books_of(home, service) for service in SERVICES.values()])
+    engine.dispose()
+
+
+def books_of(home: Path, service: Service) -> Books:
+    """Read the books that a partner has left behind."""
+    ledger = Ledger(home / "partners" / f"{service.name}.sqlite3", service, {})
+    books = ledger.books()
+    ledger.close_file()
+    return books
 
 
 def test_the_demo_fails_when_a_partners_book_is_tampered_with(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_trips_complete_on_every_broker_and_database(any_rig: Rig) -> None:
         assert [attempt.state for attempt in any_rig.attempts(handle.saga_id, "car")] == [
             "succeeded"
         ]
+    any_rig.assert_all_hold()
 
 
 @pytest.mark.proves("SAS-15")
@@ -58,6 +59,7 @@ def test_an_app_that_shares_only_the_broker_starts_a_saga_by_name(any_rig: Rig) 
     handle = Handle(any_rig.store, saga_id)
     assert handle.wait(30).state is SagaState.COMPLETED
     assert any_rig.start_trip(key="order-1").saga_id == handle.saga_id
+    any_rig.assert_all_hold()
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
@@ -72,6 +74,7 @@ def test_pools_without_children_run_trips_and_are_noticed_when_killed(rig: Rig, 
     assert handle.wait(30).state is SagaState.COMPLETED
     executions = rig.partners["hotels"].books()["effects"]
     assert len([e for e in executions if e["saga"] == str(handle.saga_id)]) == 1
+    rig.assert_all_hold()
 
 
 @pytest.mark.timeout(300)
@@ -106,6 +109,7 @@ def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
     # Every message has an even chance to come to the wrong worker first.
     assert handle.wait(150).state is SagaState.COMPLETED
     assert rig.open_incidents(handle.saga_id) == []
+    rig.assert_all_hold()
 
 
 def _saga_of(rig: Rig, key: str) -> UUID | None:

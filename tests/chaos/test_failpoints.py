@@ -89,7 +89,7 @@ def armed_still(rig: Rig) -> list[str]:
 
 
 def assert_ends_well(rig: Rig, handle: Handle) -> None:
-    """Assert that the saga ended, and that no partner has an effect too many or too few."""
+    """Assert that the saga ended, no partner has an effect too many or few, and all invariants."""
     eventually(
         lambda: _tended(rig) and handle.state() in SAGA_TERMINAL,
         within=WITHIN,
@@ -105,6 +105,7 @@ def assert_ends_well(rig: Rig, handle: Handle) -> None:
     assert (found.orphaned, found.missing, found.duplicated) == ((), (), ())
     assert rig.open_incidents(handle.saga_id) == []
     assert result.state is SagaState.COMPLETED
+    rig.assert_all_hold()
 
 
 @pytest.mark.proves("D-02", "D-03", "D-06", "D-07", "D-08", "D-09", "REC-06", "INV-1", "INV-2")

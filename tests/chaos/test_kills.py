@@ -53,7 +53,7 @@ def probed_at(rig: Rig, saga_id: UUID, within: float) -> datetime:
 
 
 def assert_rescued(rig: Rig, handle: Handle) -> None:
-    """Assert the end of the saga, every row of its hotel, and the hotel's own books."""
+    """Assert the saga's end, every row of its hotel, the hotel's own books and all invariants."""
     result = handle.wait(20)
     assert result.state is SagaState.COMPLETED
     assert set(result.results) == {"flight", "hotel", "car", "payment", "receipt"}
@@ -75,6 +75,7 @@ def assert_rescued(rig: Rig, handle: Handle) -> None:
     ]
     assert len(booked) == 1
     assert booked[0]["cancelled_at"] is None
+    rig.assert_all_hold()
 
 
 @pytest.mark.proves("D-07", "SAS-11", "row 3")
@@ -158,6 +159,7 @@ def test_a_paused_machine_that_comes_back_changes_nothing(rig: Rig) -> None:
         lambda: rig.node_of(worker.pid), within=10, describe="the node counts as alive again"
     )
     assert node.id == step.node_id
+    rig.assert_all_hold()
 
 
 @pytest.mark.proves("D-04", "D-05", "O-1")
@@ -172,6 +174,7 @@ def test_a_flushed_broker_loses_no_saga(rig: Rig) -> None:
     for handle in handles:
         assert handle.wait(60).state is SagaState.COMPLETED
         assert len(rig.attempts(handle.saga_id, "hotel")) == 1
+    rig.assert_all_hold()
 
 
 def _since_sweep(rig: Rig) -> timedelta:
