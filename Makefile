@@ -54,10 +54,12 @@ test: lint
 
 # Some of the mutants only: make mutants MUTANTS="saga_not_locked key_of_each_attempt"
 MUTANTS ?=
+# What each layer notices by itself: make mutants LAYERS=all, or LAYERS="simulation histories"
+LAYERS ?=
 
 .PHONY: mutants
 mutants: $(DEV) $(PROJECT)
-	@$(BIN)/python -m tests.mutants.run $(MUTANTS)
+	@$(BIN)/python -m tests.mutants.run $(MUTANTS) $(if $(LAYERS),--layers $(LAYERS))
 
 .PHONY: lint
 lint: $(DEV) $(PROJECT)

@@ -1,10 +1,13 @@
 """Break the code in one way after another, and see that the tests notice each time.
 
-    python -m tests.mutants.run [--jobs N] [--layer LAYER] [NAME ...]
+    python -m tests.mutants.run [--jobs N] [--layers LAYER ...] [NAME ...]
 
 Every mutant is applied to a copy of the tree. Its killers are run first, then the cheap layers in
 order; the first test that fails has killed it. In the end those tests are run on the unbroken copy,
 where they must pass: a test that always fails kills nothing.
+
+With ``--layers`` each of them is asked on its own, with all its tests, and a table shows which
+notices what. That takes hours where a layer is slow and notices little.
 
 Each worker loads the libraries once and forks for every mutant, since loading them takes longer
 than most tests do.
@@ -37,11 +40,14 @@ from tests.mutants.mutations import MUTANTS, Edit, Mutant
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("models", "orchestration", "tasks", "web", "migrations", "examples", "tests")
-CORE = "database writer lease scheduler supervisor roster distrust outbox boundaries envelope"
+CORE = (
+    "database", "writer", "lease", "scheduler", "supervisor", "roster", "distrust", "outbox",
+    "boundaries", "envelope", "node", "races",
+)  # fmt: skip
 LAYERS = {
     "unit": ("tests/unit", "--ignore=tests/unit/histories"),
     "histories": ("tests/unit/histories",),
-    "integration": tuple(f"tests/integration/test_{name}.py" for name in CORE.split()),
+    "integration": tuple(f"tests/integration/test_{name}.py" for name in CORE),
     "simulation": ("tests/simulation",),
 }
 # Tests that read the code, and would notice a mutant without running it; and one that asks for the
@@ -65,12 +71,18 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one mutant. Without a killer and an error it survived."""
+    """What became of one mutant. Without killers and an error it survived."""
 
     mutant: Mutant
     seconds: float
-    killer: str | None = None
+    killers: tuple[str, ...] = ()
+    """The first test of each layer that was asked, or only the first test of all."""
     error: str | None = None
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """The layers that have noticed it, each with its test."""
+        return {layer_of(test): test for test in self.killers}
 
 
 # --- a copy of the tree ---------------------------------------------------------------------------
@@ -135,18 +147,21 @@ def run_tests(*arguments: str) -> list[str]:
     return witness.failed
 
 
-def hunt(mutant: Mutant, layers: Sequence[str], *, directly: bool) -> list[str]:
+def hunt(mutant: Mutant, layers: Sequence[str]) -> list[str]:
     """Return the first test that notices the mutant, as a list of at most one."""
-    if directly:
-        where = ("-x",) if mutant.postgres else PORTABLE
-        failed = run_tests(*mutant.killers, *where, "-o", f"timeout={KILLER_SECONDS}")
-        if failed:
-            return failed
+    failed = run_tests(*mutant.killers, *_where(mutant), "-o", f"timeout={KILLER_SECONDS}")
     for layer in layers:
-        failed = run_tests(*LAYERS[layer], *PORTABLE)
-        if failed:
-            return failed
-    return []
+        failed = failed or ask(mutant, layer)
+    return failed
+
+
+def ask(mutant: Mutant, layer: str) -> list[str]:
+    """Return the first test of a layer that notices the mutant, as a list of at most one."""
+    return run_tests(*LAYERS[layer], *_where(mutant))
+
+
+def _where(mutant: Mutant) -> tuple[str, ...]:
+    return ("-x",) if mutant.postgres else PORTABLE
 
 
 def forked(copy: Path, find: Callable[[], list[str]]) -> list[str]:
@@ -215,19 +230,20 @@ class Worker:
         settings.load_profile("mutants")
 
     @classmethod
-    def try_mutant(cls, mutant: Mutant, layer: str | None) -> Fate:
-        """Apply one mutant and hunt it."""
+    def try_mutant(cls, mutant: Mutant, layers: Sequence[str]) -> Fate:
+        """Apply one mutant and hunt it; with ``layers``, once in each of them."""
         started = time.monotonic()
         there = [name for name, paths in LAYERS.items() if (cls.copy / paths[0]).exists()]
-        layers = [layer] if layer else there
-        killer = error = None
+        hunts = [partial(ask, mutant, layer) for layer in layers] or [partial(hunt, mutant, there)]
+        killers: list[str] = []
+        error = None
         try:
             with applied(cls.copy, mutant.edits):
-                failed = forked(cls.copy, partial(hunt, mutant, layers, directly=not layer))
-                killer = next(iter(failed), None)
+                for one in hunts:
+                    killers += forked(cls.copy, one)[:1]
         except (RunError, SyntaxError) as problem:
             error = str(problem)
-        return Fate(mutant, time.monotonic() - started, killer, error)
+        return Fate(mutant, time.monotonic() - started, tuple(killers), error)
 
     @classmethod
     def failing(cls, tests: Sequence[str]) -> list[str]:
@@ -240,8 +256,8 @@ class Worker:
 
 def layer_of(test: str) -> str:
     """Return the layer that a test belongs to."""
-    folder = "/".join(test.split("/")[:-1])
-    return folder.rpartition("/")[2]
+    file = test.partition("::")[0]
+    return Path(file).parent.name
 
 
 def say(line: str) -> None:
@@ -254,27 +270,40 @@ def tell(fate: Fate) -> None:
     """Print one line about one mutant."""
     if fate.error:
         became = f"ERROR: {fate.error}"
-    elif fate.killer:
-        became = f"killed by {layer_of(fate.killer)}: {fate.killer}"
+    elif fate.killers:
+        became = "; ".join(f"killed by {layer}: {test}" for layer, test in fate.layers.items())
     else:
         became = f"SURVIVED: no test that was run shows that {fate.mutant.rule}"
     say(f"{fate.mutant.name:42} {fate.seconds:5.1f} s  {became}")
 
 
-def try_all(mutants: Sequence[Mutant], jobs: int, layer: str | None) -> bool:
+def tell_layers(fates: Sequence[Fate], layers: Sequence[str]) -> None:
+    """Print which layer notices which mutant, and how many each of them notices."""
+    say(" ".join([f"\n{'':43}", *(f"{layer:>11}" for layer in layers)]))
+    for fate in fates:
+        marks = ("killed" if layer in fate.layers else "-" for layer in layers)
+        say(" ".join([f"{fate.mutant.name:43}", *(f"{mark:>11}" for mark in marks)]))
+    counts = (sum(layer in fate.layers for fate in fates) for layer in layers)
+    say(" ".join([f"{'killed':43}", *(f"{count:11}" for count in counts)]))
+
+
+def try_all(mutants: Sequence[Mutant], jobs: int, layers: Sequence[str]) -> bool:
     """Try every mutant; tell whether each was killed by a test that is sound itself."""
     with (
         tempfile.TemporaryDirectory(prefix="atalaia-mutants-") as home,
         get_context("spawn").Pool(jobs, Worker.prepare, (home,)) as pool,
     ):
         fates = []
-        for fate in pool.imap(partial(Worker.try_mutant, layer=layer), mutants):
+        for fate in pool.imap(partial(Worker.try_mutant, layers=layers), mutants):
             tell(fate)
             fates.append(fate)
-        broken = pool.apply(Worker.failing, (sorted({f.killer for f in fates if f.killer}),))
+        killers = sorted({test for fate in fates for test in fate.killers})
+        broken = pool.apply(Worker.failing, (killers,))
+    if layers:
+        tell_layers(fates, layers)
     for test in broken:
         say(f"ERROR: it fails without any mutant, too: {test}")
-    killed = sum(fate.killer is not None and fate.killer not in broken for fate in fates)
+    killed = sum(not fate.error and bool(set(fate.killers) - set(broken)) for fate in fates)
     count = sum(not fate.error for fate in fates)
     say(f"mutants: {count} applied, {killed} killed, {count - killed} survived")
     return killed == len(mutants)
@@ -285,14 +314,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these mutants")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (2)")
-    parser.add_argument("--layer", choices=LAYERS, help="only this layer, and all of it")
+    parser.add_argument(
+        "--layers",
+        nargs="+",
+        default=[],
+        choices=["all", *LAYERS],
+        help="ask each of these layers, and show which notices what",
+    )
     given = parser.parse_args()
     known = {mutant.name: mutant for mutant in MUTANTS}
     strangers = sorted(set(given.names) - set(known))
     if strangers:
         parser.error(f"no mutant is called {', '.join(strangers)}")
     chosen = [known[name] for name in given.names] or list(MUTANTS)
-    return 0 if try_all(chosen, given.jobs, given.layer) else 1
+    layers = list(LAYERS) if "all" in given.layers else given.layers
+    return 0 if try_all(chosen, given.jobs, layers) else 1
 
 
 if __name__ == "__main__":
