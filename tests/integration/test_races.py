@@ -7,6 +7,7 @@ at last many at once, on each database, without any order.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,16 +17,17 @@ from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.orm import Session
 
 from models import Node, Saga, Step
-from models.states import SagaState
+from models.states import SagaState, StepState
 from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import LeaseLostError, RefusedError, StartConflictError
 from orchestration.events import Done, Failed, FailureKind, Remedy
 from orchestration.lease import Work
 from orchestration.signals import Absent, Applied, Closed, Conflict
+from orchestration.snapshot import StepSnapshot
 from orchestration.supervisor import Supervisor
 from tests.support.core import Core, at_once, line, postgres_engine, steps
 from tests.support.postgres import Postgres
-from tests.support.races import RacingCore, in_turn, race, wait_until_blocked
+from tests.support.races import RacingCore, everything, in_turn, race, wait_until_blocked
 
 BUSY = Failed(kind=FailureKind.LATER, type="Busy", message="later")
 MINUTE = timedelta(minutes=1)
@@ -35,6 +37,13 @@ MINUTE = timedelta(minutes=1)
 def core(postgres: Postgres, postgres_template: str) -> Iterator[RacingCore]:
     with postgres_engine(postgres, postgres_template) as engine:
         yield RacingCore(engine, line("a"))
+
+
+def step_of(core: Core, saga: UUID) -> StepSnapshot:
+    with core.store.transaction() as connection:
+        locked = core.store.lock_saga(connection, saga)
+    assert locked is not None
+    return locked.saga.steps["a"]
 
 
 def lose(core: Core, saga: UUID, path: str = "a") -> bool:
@@ -52,6 +61,20 @@ def test_of_two_claims_the_second_waits_and_gets_nothing(core: RacingCore) -> No
     assert raced.lost is None
     assert core.refusals(saga) == ["lost_the_race"]
     assert core.step(saga, "a").node_id == core.node.id
+
+
+@pytest.mark.proves("D-05", "W-3", "INV-5")
+def test_a_claim_that_has_read_an_earlier_attempt_gets_nothing(core: RacingCore) -> None:
+    saga = retrying(core)
+    stale = replace(step_of(core, saga), attempt=0, state=StepState.DISPATCHED)
+    core.supervisor.sweep_due_retries()
+    before = everything(core)
+    with core.store.transaction() as connection:
+        assert not core.store.grant_lease_if_dispatched(
+            connection, saga, stale, node_id=core.node.id, node="worker", pid=1, now=core.now,
+            deadline_at=core.now + MINUTE, wake_at=core.now + MINUTE,
+        )  # fmt: skip
+    assert everything(core) == before
 
 
 # --- claim and sweep -----------------------------------------------------------------------------
