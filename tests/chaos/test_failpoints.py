@@ -4,11 +4,10 @@ The processes of a database stay up from case to case; a case arms one or two fa
 trip, and then only what holds at the end decides: the saga's rows and the partners' own books.
 """
 
+import contextlib
 import itertools
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,6 +29,7 @@ from tests.support.workers import ROOT, TRIP, Rig
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 WORKERS = ("p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9")
+PAIRS = list(itertools.combinations(WORKERS, 2))
 WITHIN = 60.0
 
 
@@ -56,7 +56,8 @@ def armed(
 
 
 def _tended(rig: Rig) -> bool:
-    """Start the worker again if its parent was the one to die, as a process manager does."""
+    """Let what was stopped go on, and start the worker again if its parent has died."""
+    resumed(rig)
     worker = rig.processes[-1]
     assert worker.started is not None
     if worker.started.poll() is not None:
@@ -123,21 +124,38 @@ def test_one_fault_at_a_boundary(armed: Rig, point: str, action: str) -> None:
 def test_a_pause_at_a_boundary(armed: Rig, point: str) -> None:
     arm(armed, **{point: "stop"})
     handle = armed.start_trip()
-    stopped = eventually(
-        lambda: stopped_children(armed), within=20, describe=f"a process stops at {point}"
-    )
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: resumed(armed), within=20, describe=f"a process stops at {point}")
     assert_ends_well(armed, handle)
 
 
 @pytest.mark.proves("REC-06", "INV-1", "INV-2")
 @pytest.mark.parametrize(
-    ("first", "second"), [pytest.param(*pair, id="+".join(pair)) for pair in
-                          itertools.combinations(WORKERS, 2)]
-)  # fmt: skip
+    ("first", "second"), [pytest.param(*pair, id="+".join(pair)) for pair in PAIRS]
+)
 def test_crashes_at_two_boundaries(armed: Rig, first: str, second: str) -> None:
     arm(armed, **{first: "crash", second: "crash"})
+    handle = armed.start_trip()
+    assert_ends_well(armed, handle)
+    assert armed_still(armed) == []
+
+
+ACTIONS = ("crash", "stop", "error", "delay 0.3")
+MIXED = [pair for pair in itertools.product(ACTIONS, repeat=2) if pair != ("crash", "crash")]
+
+
+@pytest.mark.proves("REC-06", "D-12", "INV-1", "INV-2")
+@pytest.mark.parametrize(
+    ("points", "actions"),
+    [
+        pytest.param(points, actions, id="+".join(map("".join, zip(points, actions, strict=True))))
+        for points, actions in zip(PAIRS, itertools.cycle(MIXED), strict=False)
+    ],
+)
+def test_two_different_faults_at_two_boundaries(
+    armed: Rig, points: tuple[str, str], actions: tuple[str, str]
+) -> None:
+    """Every two actions meet at some two points, and every two points with some two actions."""
+    arm(armed, **dict(zip(points, actions, strict=True)))
     handle = armed.start_trip()
     assert_ends_well(armed, handle)
     assert armed_still(armed) == []
@@ -152,26 +170,63 @@ print(rig.scheduler.start("trip", json.loads(sys.argv[4]), key=sys.argv[5]).saga
 """
 
 
+def starting(rig: Rig, key: str, fault: str) -> "subprocess.Popen[str]":
+    """A process that starts a trip, with a fault between its commit and its message."""
+    arm(rig, p0=fault)
+    command = [sys.executable, "-c", START, rig.database_url, rig.broker_url, str(rig.home)]
+    env = rig.env | {VARIABLE: str(rig.home / "armed")}
+    return subprocess.Popen(
+        [*command, json.dumps(TRIP), key], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+    )
+
+
 @pytest.mark.proves("D-01", "REC-01")
 @pytest.mark.parametrize("action", ["crash", "error"])
 def test_a_caller_that_dies_after_its_start_was_committed_has_started_one_saga(
     armed: Rig, action: str
 ) -> None:
     key = f"start-{action}"
-    arm(armed, p0=action)
-    command = [sys.executable, "-c", START, armed.database_url, armed.broker_url, str(armed.home)]
-    command += [json.dumps(TRIP), key]
-    env = armed.env | {VARIABLE: str(armed.home / "armed")}
-    first = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    first = starting(armed, key, action)
+    first.communicate(timeout=WITHIN)
     assert first.returncode != 0
-    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    again = starting(armed, key, "delay 0.3")
+    said, _ = again.communicate(timeout=WITHIN)
     handle = armed.start_trip(key=key)
-    assert again.stdout.strip() == str(handle.saga_id)
+    assert said.strip() == str(handle.saga_id)
     assert_ends_well(armed, handle)
+    assert armed_still(armed) == []
 
 
-def stopped_children(rig: Rig) -> list[int]:
-    """Return the stopped processes among all that the rig started."""
-    roots = [psutil.Process(process.pid) for process in rig.processes if process.started]
-    children = [child for root in roots for child in root.children(recursive=True)]
-    return [child.pid for child in children if child.status() == psutil.STATUS_STOPPED]
+@pytest.mark.proves("D-02", "D-05")
+def test_a_message_of_a_caller_that_was_paused_until_the_saga_had_ended_is_refused(
+    armed: Rig,
+) -> None:
+    caller = starting(armed, "start-stop", "stop")
+    process = psutil.Process(caller.pid)
+    eventually(
+        lambda: process.status() == psutil.STATUS_STOPPED, within=20, describe="the caller stops"
+    )
+    handle = armed.start_trip(key="start-stop")
+    assert_ends_well(armed, handle)
+    process.resume()
+    caller.communicate(timeout=WITHIN)
+    assert caller.returncode == 0
+    eventually(
+        lambda: armed.journal(handle.saga_id, "flight", "refuse"),
+        within=20,
+        describe="the message that came too late is refused",
+    )
+    armed.assert_all_hold()
+
+
+def resumed(rig: Rig) -> list[int]:
+    """Let every stopped process of the rig go on; return their pids."""
+    stopped = []
+    for root in [psutil.Process(one.pid) for one in rig.processes if one.started]:
+        # A child may be gone before it is asked.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in (root, *root.children(recursive=True)):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.resume()
+                    stopped.append(process.pid)
+    return stopped
