@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tasks.proof.command import prove
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -209,6 +211,9 @@ def check(as_json: AsJson = False) -> None:
     _print(show(findings), as_json=as_json)
     if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)
+
+
+app.command()(prove)
 
 
 @app.command()

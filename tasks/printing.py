@@ -198,7 +198,7 @@ def saga_story(saga: SagaShown, *, last: int | None = None) -> RenderableType:
     open_incidents = [one for one in saga.incidents if one.resolved_at is None]
     parts += [_incident_line(incident) for incident in open_incidents]
     entries = saga.timeline if last is None else saga.timeline[-last:]
-    parts.append(_timeline(saga, entries))
+    parts.append(timeline_table(saga, entries))
     return Group(*parts)
 
 
@@ -275,7 +275,8 @@ def _incident_line(incident: IncidentShown) -> Text:
     return Text(f"! {what}; see `atalaia resolve --help`", style="bold red")
 
 
-def _timeline(saga: SagaShown, entries: Iterable[TimelineEntryShown]) -> Table:
+def timeline_table(saga: SagaSummary, entries: Iterable[TimelineEntryShown]) -> Table:
+    """Return who did what to a saga and why, a line for each entry."""
     table = _table("at (UTC)", "after", "step", "", "what", "why", "row", "who")
     for entry in entries:
         table.add_row(*(Text(cell) for cell in timeline_cells(saga, entry)))
