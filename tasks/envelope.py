@@ -11,7 +11,13 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from models.states import Operation
 from orchestration.definition import explain
@@ -43,7 +49,8 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 GIVE_BACK_SECONDS = 30.0
 """For how long a database that is away is asked to take a lease back."""
-UNREACHABLE = (OperationalError, InterfaceError)
+UNREACHABLE = (OperationalError, InterfaceError, InternalError)
+"""What says that a database is away, or takes no writes for now, as after a fail-over."""
 
 
 class Envelope:
@@ -168,10 +175,13 @@ class Envelope:
         )
 
     def _report(self, work: Work, outcome: Outcome, deadline: float, log: Log) -> None:
-        """Report for as long as the lease may last; what is not written is found by a probe."""
+        """Report for as long as the lease may last; what is not written is found by a probe.
+
+        Only what the database can never hold is another outcome.
+        """
         try:
             persist(partial(self.leases.report, work, outcome), deadline, log, self.clock)
-        except DBAPIError as error:
+        except DataError as error:
             if isinstance(outcome, Failed):
                 raise
             message = f"the database refuses the result: {error.orig}"[:LONGEST_ERROR]

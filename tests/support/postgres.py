@@ -69,6 +69,34 @@ class Postgres:
         finally:
             self._drop(name)
 
+    @contextmanager
+    def away(self, url: str) -> Iterator[None]:
+        """Let nobody into the database at ``url``, and throw out whoever is there."""
+        name = make_url(url).database or ""
+        self._run("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false", name)
+        self._throw_out(name)
+        try:
+            yield
+        finally:
+            self._run("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true", name)
+
+    @contextmanager
+    def read_only(self, url: str) -> Iterator[None]:
+        """Refuse every write to the database at ``url``."""
+        name = make_url(url).database or ""
+        self._run("ALTER DATABASE {} SET default_transaction_read_only = on", name)
+        self._throw_out(name)
+        try:
+            yield
+        finally:
+            self._run("ALTER DATABASE {} RESET default_transaction_read_only", name)
+            self._throw_out(name)
+
+    def _throw_out(self, database: str) -> None:
+        self._administrator.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database]
+        )
+
     def url_of(self, database: str) -> str:
         """Return the SQLAlchemy URL of a database on this server."""
         return self.url.set(database=database).render_as_string(hide_password=False)
