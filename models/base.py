@@ -7,6 +7,7 @@ they are kept there as text of constant width, which sorts as time does.
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import DateTime, Dialect, MetaData, String
@@ -20,6 +21,10 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+
+REMEMBERED = 4096
+"""The same instants are read and written again and again, and reading one is dear."""
 
 
 class Instant(TypeDecorator[datetime]):
@@ -56,6 +61,7 @@ class Instant(TypeDecorator[datetime]):
         return super().result_processor(dialect, coltype)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _to_text(value: datetime | None) -> str | None:
     if value is None:
         return None
@@ -67,6 +73,7 @@ def _to_text(value: datetime | None) -> str | None:
     return value.isoformat(" ", "microseconds")[:26]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _from_text(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 

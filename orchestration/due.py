@@ -7,7 +7,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Integer, Table, bindparam, func, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Table,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+)
 
 from models import Saga, Step
 from models.base import listed
@@ -21,9 +31,16 @@ FIRST = UUID(int=0)
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
 
-_EARLIEST = tuple(
-    Prepared(select(func.min(table.c.wake_at).label("at")).where(table.c.wake_at.is_not(None)))
-    for table in (_steps, _sagas)
+_EARLIEST = Prepared(
+    select(
+        *(
+            select(func.min(table.c.wake_at))
+            .where(table.c.wake_at.is_not(None))
+            .scalar_subquery()
+            .label(table.name)
+            for table in (_steps, _sagas)
+        )
+    )
 )
 _LIVE_SAGAS = Prepared(
     select(
@@ -37,6 +54,23 @@ _LIVE_SAGAS = Prepared(
     .order_by(_sagas.c.id)
     .limit(bindparam("most", type_=Integer()))
 )
+
+
+def kinds(connection: Connection, store: Store) -> set[str]:
+    """Return in which of its live states any step is due, and ``saga`` if any deadline is."""
+    (row,) = store.prepared(_due_kinds).all(connection)
+    return {kind for kind, found in row._asdict().items() if found}
+
+
+def _due_kinds(now: ColumnElement[datetime]) -> Prepared:
+    found: dict[str, Any] = {
+        state: select(_steps.c.path).where(
+            _steps.c.state == literal_column(f"'{state}'"), _steps.c.wake_at <= now
+        )
+        for state in sorted(STEP_LIVE)
+    }
+    found["saga"] = select(_sagas.c.id).where(_sagas.c.wake_at <= now)
+    return Prepared(select(*(query.exists().label(kind) for kind, query in found.items())))
 
 
 def steps(connection: Connection, store: Store, state: StepState, limit: int) -> list[Any]:
@@ -66,7 +100,7 @@ def _due_steps(now: ColumnElement[datetime]) -> Prepared:
 
 def next_at(connection: Connection) -> datetime | None:
     """Return the earliest instant at which a step or a saga is due, or ``None``."""
-    instants = [row.at for table in _EARLIEST for row in table.all(connection)]
+    (instants,) = _EARLIEST.all(connection)
     return min((at for at in instants if at is not None), default=None)
 
 

@@ -11,6 +11,7 @@ from itertools import product
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Integer,
     Table,
@@ -36,6 +37,10 @@ HASTENED = 200
 """How many waiting steps a new node has sent to it at once; the others come in their turn."""
 
 
+SILENT_AT_ONCE = 200
+"""How many silent nodes one sweep declares dead; the others come in their turn."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeIdentity:
     """Who takes a lease."""
@@ -54,11 +59,6 @@ class Held:
 
 
 _ALIVE = _nodes.c.ended_at.is_(None)
-_SILENT = Prepared(
-    select(_nodes.c.id, _nodes.c.heartbeat_at)
-    .where(_ALIVE, _nodes.c.heartbeat_at < bindparam("cutoff"))
-    .order_by(_nodes.c.heartbeat_at)
-)
 _HELD_BY_THE_ENDED = Prepared(
     select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt)
     .join_from(_steps, _nodes, _nodes.c.id == _steps.c.node_id)
@@ -71,11 +71,21 @@ _HELD_BY = Prepared(
         _steps.c.state == literal_column(f"'{StepState.LEASED}'"),
     )
 )
-_ENDED_AT = Prepared(select(_nodes.c.ended_at).where(_nodes.c.id == bindparam("node")))
-_BEAT = Prepared(
+_REVIVE = Prepared(
     update(_nodes).where(_nodes.c.id == bindparam("node")), ("heartbeat_at", "ended_at")
 )
 _SERVED = Prepared(select(_nodes.c.agents, _nodes.c.definitions).where(_ALIVE))
+
+
+def _beat(now: ColumnElement[datetime]) -> Prepared:
+    alive = _nodes.c.id == bindparam("node"), _ALIVE
+    return Prepared(update(_nodes).where(*alive).values(heartbeat_at=now))
+
+
+def _oldest(now: ColumnElement[datetime]) -> Prepared:
+    """Return the statement that reads the living nodes that have not spoken for longest."""
+    living = select(_nodes.c.id, _nodes.c.heartbeat_at, now.label("now")).where(_ALIVE)
+    return Prepared(living.order_by(_nodes.c.heartbeat_at).limit(SILENT_AT_ONCE))
 
 
 class Roster:
@@ -135,10 +145,10 @@ class Roster:
         attempt by attempt, so whatever its processes still report is refused.
         """
         with self.store.transaction() as connection:
+            if self.store.prepared(_beat).change(connection, node=node_id) == 1:
+                return True
             now = self.store.time(connection)
-            row = _ENDED_AT.first(connection, node=node_id)
-            _BEAT.change(connection, node=node_id, heartbeat_at=now, ended_at=None)
-            return row is None or row.ended_at is None
+            return _REVIVE.change(connection, node=node_id, heartbeat_at=now, ended_at=None) == 0
 
     def end(self, node_id: UUID) -> None:
         """Sign off."""
@@ -162,8 +172,8 @@ class Roster:
     def silent(self, timeout: timedelta) -> list[tuple[UUID, datetime]]:
         """Return the nodes that have not spoken for ``timeout``, the longest first."""
         with self.store.reading() as connection:
-            cutoff = self.store.time(connection) - timeout
-            return [(row.id, row.heartbeat_at) for row in _SILENT.all(connection, cutoff=cutoff)]
+            rows = self.store.prepared(_oldest).all(connection)
+        return [(row.id, row.heartbeat_at) for row in rows if row.heartbeat_at < row.now - timeout]
 
     def held_by(self, node_id: UUID, pid: int | None = None) -> list[Held]:
         """Return the leases that a node, or one process of it, holds."""

@@ -7,11 +7,15 @@ their parameters are converted, by the same column types as ever.
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Executable
+from sqlalchemy import Connection, Dialect, Executable, Uuid
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.types import TypeEngine
+
+from models.base import REMEMBERED
 
 Convert = Callable[[Any], Any] | None
 
@@ -83,21 +87,20 @@ class _Form:
             dialect=dialect, column_keys=list(columns) if columns else None
         )
         self.sql = str(compiled)
-        self.constants = dict(compiled.params)
-        self.callables = {
-            name: bound.callable for bound, name in compiled.bind_names.items() if bound.callable
+        bounds = {name: bound for bound, name in compiled.bind_names.items()}
+        self.callables = {name: bound.callable for name, bound in bounds.items() if bound.callable}
+        self.constants = {
+            name: bound.value for name, bound in bounds.items() if name not in self.callables
         }
         self.converts: dict[str, Convert] = {
             name: bound.type.dialect_impl(dialect).bind_processor(dialect)
-            for bound, name in compiled.bind_names.items()
+            for name, bound in bounds.items()
         }
         self.positions: list[str] | None = compiled.positiontup if compiled.positional else None
         self.plan = [(name, self.converts[name]) for name in self.positions or self.converts]
         selected = list(getattr(statement, "selected_columns", ()))
         self.row: Any = namedtuple("Row", [column.key for column in selected])  # type: ignore[misc]  # noqa: PYI024
-        reads = [
-            column.type.dialect_impl(dialect).result_processor(dialect, None) for column in selected
-        ]
+        reads = [_reader(column.type, dialect) for column in selected]
         self.reads = [(number, read) for number, read in enumerate(reads) if read is not None]
 
     def bind(self, values: Mapping[str, Any]) -> Any:
@@ -107,12 +110,12 @@ class _Form:
             given[name] = call()
         if self.positions is None:
             return {
-                name: given[name] if convert is None else convert(given[name])
+                name: value if (value := given[name]) is None or convert is None else convert(value)
                 for name, convert in self.plan
             }
         return tuple(
             [
-                given[name] if convert is None else convert(given[name])
+                value if (value := given[name]) is None or convert is None else convert(value)
                 for name, convert in self.plan
             ]
         )
@@ -121,5 +124,13 @@ class _Form:
         """Return a row of the driver with every value as its column's type."""
         values = list(row)
         for number, read in self.reads:
-            values[number] = read(values[number])
+            value = values[number]
+            if value is not None:
+                values[number] = read(value)
         return self.row._make(values)
+
+
+def _reader(column: TypeEngine[Any], dialect: Dialect) -> Convert:
+    """Return how a value other than NULL is read; ids are the same again and again."""
+    read: Convert = column.dialect_impl(dialect).result_processor(dialect, None)
+    return lru_cache(maxsize=REMEMBERED)(read) if read and isinstance(column, Uuid) else read

@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.database import READS, database_now
-from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
+from orchestration.snapshot import SagaSnapshot, StepSnapshot
 from orchestration.statement import Prepared
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
@@ -40,9 +40,6 @@ _SAGA_COLUMNS = [
 
 _STATES = {str(state): state for state in StepState}
 _DIRECTIONS = {str(direction): direction for direction in Direction}
-_BLANK = StepSnapshot(
-    path="", kind="", agent="", queue="", direction=Direction.FORWARD, state=StepState.WAITING
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +53,12 @@ class Locked:
 
 def step_snapshot(row: Any) -> StepSnapshot:
     """Return a row that begins with the columns of a step as the core sees it."""
-    values = dict(zip(STEP_FIELDS, row, strict=False))
+    step = object.__new__(StepSnapshot)
+    values = vars(step)
+    values.update(zip(STEP_FIELDS, row, strict=False))
     values["direction"] = _DIRECTIONS[values["direction"]]
     values["state"] = _STATES[values["state"]]
-    return changed(_BLANK, **values)
+    return step
 
 
 class Store:

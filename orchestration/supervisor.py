@@ -24,6 +24,14 @@ from orchestration.scheduler import Scheduler
 from orchestration.store import Store
 from orchestration.telemetry import log_of
 
+WAITS_FOR = {
+    "overdue_leases": StepState.LEASED,
+    "unresolved": StepState.UNKNOWN,
+    "due_retries": StepState.RETRYING,
+    "undelivered": StepState.DISPATCHED,
+    "deadlines": "saga",
+}
+"""What must be due for a duty to have anything to do; the others always look."""
 UNSERVED_AFTER = 2
 """Messages sent in vain before it is asked whether anybody could take the step at all."""
 
@@ -73,8 +81,11 @@ class Supervisor:
         """Do every duty once; log only what was done."""
         report = SweepReport()
         self._failed = 0
+        with self.store.reading() as connection:
+            found = due.kinds(connection, self.store)
         for name, duty in self.duties.items():
-            report.counts[name] += duty()
+            if name not in WAITS_FOR or WAITS_FOR[name] in found:
+                report.counts[name] += duty()
         report.counts["failed"] += self._failed
         if not report.quiet:
             done = {name: count for name, count in report.counts.items() if count}

@@ -1,7 +1,7 @@
 """The store of a simulated world: real rows, a clock of our own, and commits that may be lost."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from sqlalchemy.pool import StaticPool
 
 from models.base import Base, Instant
 from orchestration import due
+from orchestration.statement import Prepared
 from orchestration.store import Store
 
 
@@ -30,6 +31,9 @@ class Circumstances(Protocol):
         """Return ``commit-kept``, ``commit-lost`` or nothing for the transaction that is ending."""
 
 
+_DELETIONS = tuple(Prepared(table.delete()) for table in reversed(Base.metadata.sorted_tables))
+
+
 class LostCommitError(Exception):
     """Rolls a transaction back whose client is to believe that it may have been committed."""
 
@@ -37,24 +41,38 @@ class LostCommitError(Exception):
 class SimulatedStore(Store):
     """A store whose every transaction asks its world what becomes of it."""
 
-    def __init__(self, engine: Engine, world: Circumstances) -> None:
-        self.world = world
+    def __init__(self, engine: Engine) -> None:
+        self.world: Circumstances | None = None
         self.changed = True
         """Whether anything was written since this was last set to false."""
         self.memory = engine.connect() if isinstance(engine.pool, StaticPool) else None
         super().__init__(engine, now=self._clock)
 
-    def close(self) -> None:
-        """Let go of the database."""
+    def serve(self, world: Circumstances) -> None:
+        """Be the database of a world that begins."""
+        self.world, self.changed = world, True
+
+    def empty(self) -> None:
+        """Delete every row, and number new ones from one on."""
         if self.memory is not None:
-            self.memory.close()
+            for statement in _DELETIONS:
+                statement.change(self.memory)
+            return
+        names = ", ".join(Base.metadata.tables)
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(f"TRUNCATE {names} RESTART IDENTITY")
 
     def _clock(self) -> ColumnElement[datetime]:
-        return bindparam("clock", callable_=self.world.tick, type_=Instant(), unique=True)
+        return bindparam("clock", callable_=self._tick, type_=Instant(), unique=True)
+
+    def _tick(self) -> datetime:
+        assert self.world is not None
+        return self.world.tick()
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Yield a connection in a transaction; its commit may fail, done or not."""
+        assert self.world is not None
         self.world.before_transaction()
         self._refuse_if_away()
         self.changed = True
@@ -80,35 +98,35 @@ class SimulatedStore(Store):
         with self.peek() as connection:
             return due.next_at(connection)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def _transaction(self) -> AbstractContextManager[Connection]:
         """Begin and commit; in memory on the one connection that there is, without a pool."""
-        if self.memory is None:
-            with super().transaction() as connection:
-                yield connection
-            return
-        driver = self.memory.connection.dbapi_connection
-        assert driver is not None
-        driver.execute("BEGIN IMMEDIATE")
-        try:
-            yield self.memory
-        except BaseException:
-            driver.rollback()
-            raise
-        driver.commit()
+        return super().transaction() if self.memory is None else _InMemory(self.memory)
 
-    @contextmanager
-    def peek(self) -> Iterator[Connection]:
-        """Yield a connection for those who stand outside the world and only look."""
-        if self.memory is None:
-            with super().reading() as connection:
-                yield connection
-        else:
-            yield self.memory
+    def peek(self) -> AbstractContextManager[Connection]:
+        """Return a connection for those who stand outside the world and only look."""
+        return super().reading() if self.memory is None else nullcontext(self.memory)
 
     def _refuse_if_away(self) -> None:
-        if self.world.away():
+        if self.world is not None and self.world.away():
             raise _unreachable("the database is away")
+
+
+class _InMemory:
+    """A transaction at the level of the driver."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.driver: Any = connection.connection.dbapi_connection
+
+    def __enter__(self) -> Connection:
+        self.driver.execute("BEGIN IMMEDIATE")
+        return self.connection
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self.driver.commit()
+        else:
+            self.driver.rollback()
 
 
 def _lose_if(lost: bool) -> None:  # noqa: FBT001 - the name asks
@@ -118,17 +136,6 @@ def _lose_if(lost: bool) -> None:  # noqa: FBT001 - the name asks
 
 def _unreachable(why: str) -> OperationalError:
     return OperationalError(why, {}, ConnectionError(why))
-
-
-def empty(engine: Engine) -> None:
-    """Delete every row, and number new ones from one on."""
-    with engine.begin() as connection:
-        if engine.dialect.name == "postgresql":
-            names = ", ".join(Base.metadata.tables)
-            connection.exec_driver_sql(f"TRUNCATE {names} RESTART IDENTITY")
-            return
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(table.delete())
 
 
 def open_memory() -> Engine:

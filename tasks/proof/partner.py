@@ -5,6 +5,7 @@ requests hours after they were sent, loses replies, throttles, sells out, repeat
 What it really did is in its books, which nothing but the invariants ever reads.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -94,6 +95,7 @@ class Partner:
         self.place = place
         self.entries: dict[str, Entry] = {}
         self.requests: list[Request] = []
+        self.received: Counter[tuple[str, str, str]] = Counter()
         self.ledger: list[Booking] = []
         self.on_the_way = 0
         """Requests that were sent and have not arrived."""
@@ -251,10 +253,7 @@ class Partner:
     def _fault(self, call: Call[Any], operation: Operation) -> str:
         role = f"partner {operation}"
         where = f"{self.place.label(call.saga_id)}/{call.step}"
-        count = sum(
-            r.saga_id == call.saga_id and r.step == call.step and r.operation == operation
-            for r in self.requests
-        )
+        count = self.received[call.saga_id, call.step, operation]
         fault = self.place.faults.at(role, f"{role} {where} {count}")
         if fault:
             self.place.faults.hit(role, fault)
@@ -266,6 +265,7 @@ class Partner:
         return self.entries[key]
 
     def _note(self, call: Call[Any], operation: Operation) -> None:
+        self.received[call.saga_id, call.step, operation] += 1
         self.requests.append(
             Request(
                 saga_id=call.saga_id,

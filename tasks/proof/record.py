@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, TextClause, select, text
 
 from models import Attempt, Incident, JournalEntry, Saga, Step
-from models.base import Base
+from models.base import Base, listed
+from models.states import STEP_LIVE, StepState
 from orchestration.definition import Definition
+from orchestration.statement import Prepared
 
 
 @dataclass
@@ -98,17 +100,28 @@ class Record:
     """(saga, step) whose outcome a person decided without being able to know it."""
 
 
+def _every(entity: type[Base], *conditions: TextClause) -> Prepared:
+    table: Any = entity.__table__
+    return Prepared(select(table).where(*conditions).order_by(*table.primary_key.columns))
+
+
+_ALL = {
+    "sagas": _every(Saga),
+    "steps": _every(Step),
+    "attempts": _every(Attempt),
+    "incidents": _every(Incident),
+    "journal": _every(JournalEntry),
+}
+_OPEN_SAGAS = _every(Saga, text("sagas.ended_at IS NULL"))
+_OPEN_STEPS = _every(Step, text(listed("steps.state", STEP_LIVE | {StepState.HALTED})))
+
+
 def read_rows(connection: Connection) -> Rows:
     """Return every row, sagas and steps by id, the others in the order of their making."""
+    return Rows(**{name: statement.all(connection) for name, statement in _ALL.items()})
 
-    def rows(entity: type[Base]) -> list[Any]:
-        table: Any = entity.__table__
-        return list(connection.execute(select(table).order_by(*table.primary_key.columns)))
 
-    return Rows(
-        sagas=rows(Saga),
-        steps=rows(Step),
-        attempts=rows(Attempt),
-        incidents=rows(Incident),
-        journal=rows(JournalEntry),
-    )
+def read_what_is_open(connection: Connection) -> Rows:
+    """Return the sagas that have not ended and the steps that are not settled."""
+    sagas, steps = _OPEN_SAGAS.all(connection), _OPEN_STEPS.all(connection)
+    return Rows(sagas=sagas, steps=steps, attempts=[], incidents=[], journal=[])

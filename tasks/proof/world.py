@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from orchestration import failpoint
@@ -46,7 +45,7 @@ class World:
 
     def __init__(
         self,
-        engine: Engine,
+        store: SimulatedStore,
         workflow: Workflow,
         registry: Registry,
         faults: Faults,
@@ -71,7 +70,8 @@ class World:
         self.no_beat_until: datetime = EPOCH
         self.due_at: datetime | None = None
         self.wanted_at: datetime | None = None
-        self.store = SimulatedStore(engine, self)
+        self.store = store
+        store.serve(self)
         self.broker = Broker(self)
         self.scheduler = Scheduler(self.store, self.broker, registry, new_id=self._new_id)
         self.undecided: list[Undecided] = []
@@ -268,7 +268,8 @@ class World:
     def _next(self, until: datetime) -> bool:
         """Do the next thing; tell whether there was one."""
         event_at = self.events[0][0] if self.events else None
-        sweep_at = self._sweep_at()
+        no_sweep = event_at is not None and event_at <= self._beat_after(self.now)
+        sweep_at = None if no_sweep else self._sweep_at()
         if sweep_at is not None and (event_at is None or sweep_at < event_at):
             if sweep_at > until:
                 return False
@@ -297,7 +298,11 @@ class World:
         due = [at for at in (self.due_at, self.wanted_at) if at is not None]
         if not due:
             return None
-        at = max(min(due), self.now, self.no_beat_until, self.away_until or EPOCH)
+        return self._beat_after(max(min(due), self.now))
+
+    def _beat_after(self, at: datetime) -> datetime:
+        """Return when beat rings for the first time after an instant."""
+        at = max(at, self.no_beat_until, self.away_until or EPOCH)
         return EPOCH + (int((at - EPOCH).total_seconds()) + 1) * SECOND
 
     def _sweep(self) -> None:
@@ -332,7 +337,6 @@ class World:
         """End whatever is held."""
         for strand in self.held:
             strand.kill()
-        self.store.close()
 
     # --- people ----------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ def test_one_seed_replays_one_run_exactly(simulation: Simulation, seed: int) -> 
     assert first.digest == second.digest
     assert first.faults.struck == second.faults.struck
     assert first.digest != simulation.run(seed + 1000).digest
+    in_a_new_process_or_not = Simulation().run(seed)
+    assert first.digest == in_a_new_process_or_not.digest
 
 
 @pytest.mark.parametrize("seed", STORMY)

@@ -153,6 +153,6 @@ def _end(future: "Future[Any]") -> str:
 
 def _without_evidence(rows: Rows) -> dict[str, list[Any]]:
     """Return the rows without what is kept of a refused report, which moves nothing."""
-    attempts = [dict(row._mapping) | {"late": None} for row in rows.attempts]
+    attempts = [row._asdict() | {"late": None} for row in rows.attempts]
     journal = [row for row in rows.journal if row.verb != "refuse"]
     return vars(rows) | {"attempts": attempts, "journal": journal}
