@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from examples.travel.books import reconcile
 from models.states import SAGA_TERMINAL, SagaState
+from orchestration.events import Remedy
 from orchestration.failpoint import VARIABLE
 from orchestration.handle import Handle
 from tests.support.partners import PartnerProcess
@@ -137,6 +139,31 @@ def test_crashes_at_two_boundaries(armed: Rig, first: str, second: str) -> None:
     handle = armed.start_trip()
     assert_ends_well(armed, handle)
     assert armed_still(armed) == []
+
+
+@pytest.mark.proves("D-25", "row 25")
+def test_a_message_that_kills_every_child_that_takes_it_is_put_aside(armed: Rig) -> None:
+    handle = armed.start_trip()
+
+    def poisoned() -> list[Any]:
+        arm(armed, p3="crash")
+        return armed.open_incidents(handle.saga_id)
+
+    def cured() -> bool:
+        """Both branches may have been put aside, one of them later than the other."""
+        for incident in armed.open_incidents(handle.saga_id):
+            assert incident.kind == "poison"
+            armed.scheduler.resolve(
+                handle.saga_id, incident.path, Remedy.RETRY, by="ada", reason="was repaired"
+            )
+        return handle.state() in SAGA_TERMINAL
+
+    poison = eventually(poisoned, within=WITHIN, describe="a step is put aside")[0]
+    (armed.home / "armed" / "p3").unlink(missing_ok=True)
+    assert armed.attempts(handle.saga_id, poison.path) == []
+    assert_ends_well(armed, armed.start_trip())
+    eventually(cured, within=WITHIN, describe="it goes on after its repair")
+    assert_ends_well(armed, handle)
 
 
 ACTIONS = ("crash", "stop", "error", "delay 0.3")

@@ -162,6 +162,46 @@ def test_a_paused_machine_that_comes_back_changes_nothing(rig: Rig) -> None:
     rig.assert_all_hold()
 
 
+@pytest.mark.proves("D-27")
+def test_a_worker_that_is_told_to_end_finishes_its_step_first(rig: Rig) -> None:
+    worker = rig.worker("agents")
+    handle, _ = start_and_hold(rig)
+    rig.worker("others")
+    os.kill(worker.pid, signal.SIGTERM)
+    log = rig.home / "agents.log"
+    eventually(lambda: "Warm shutdown" in log.read_text(), within=20, describe="the worker is told")
+    rig.partners["hotels"].switch()  # the held reply goes out
+    assert worker.started is not None
+    assert worker.started.wait(30) == 0
+    assert handle.wait(20).state is SagaState.COMPLETED
+    (attempt,) = rig.attempts(handle.saga_id, "hotel")
+    assert attempt.state == "succeeded"
+    rig.assert_all_hold()
+
+
+@pytest.mark.proves("D-27", "D-07")
+def test_the_step_of_a_worker_that_is_made_to_end_at_once_is_rescued(rig: Rig) -> None:
+    rig.supervisor()
+    rig.beat()
+    worker = rig.worker("agents")
+    handle, _ = start_and_hold(rig)
+    rig.worker("others")
+    os.kill(worker.pid, signal.SIGQUIT)
+    assert_rescued(rig, handle)
+
+
+@pytest.mark.proves("D-27")
+def test_no_step_waits_behind_one_that_takes_long(rig: Rig) -> None:
+    rig.worker("agents", concurrency=2)
+    long, step = start_and_hold(rig)
+    for handle in [rig.start_trip() for _ in range(4)]:
+        assert handle.wait(20).state is SagaState.COMPLETED
+    assert rig.step(long.saga_id, "hotel") == step
+    rig.partners["hotels"].switch()
+    assert long.wait(20).state is SagaState.COMPLETED
+    rig.assert_all_hold()
+
+
 @pytest.mark.proves("D-04", "D-05", "O-1")
 def test_a_flushed_broker_loses_no_saga(rig: Rig) -> None:
     rig.supervisor()
