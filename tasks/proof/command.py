@@ -1,6 +1,7 @@
-"""The command ``atalaia prove``: finds the workflow, tries it, and says what was found."""
+"""The command ``atalaia prove``: tries a workflow, shows how far it is, and says what was found."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from tasks.proof.prove import Progress
-    from tasks.proof.trial import Subject
 
 Name = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
 Partner = Annotated[
@@ -43,54 +43,22 @@ def prove(
     In memory: nothing is called or written. Exits with 1 if an effect can be lost or doubled.
     """
     from tasks.printing import print_for_people, print_json
+    from tasks.proof.asked import Asked
     from tasks.proof.prove import Prover
     from tasks.proof.report import proof_document, proof_story
 
-    subject = _subject(workflow, partner, input_text)
+    asked = Asked(workflow, partner, input_text)
+    subject = asked.subject()
     storms: Sequence[int] = range(seeds) if seed is None else [seed]
     with _quiet_logs(), _progress() as progress:
-        proof = Prover(subject, progress).prove(storms, quick=quick)
+        prover = Prover(subject, progress, asked=asked, processes=os.cpu_count() or 1)
+        proof = prover.prove(storms, quick=quick)
     if as_json:
         print_json(proof_document(proof))
     else:
         print_for_people(proof_story(proof))
     if proof.findings:
         raise typer.Exit(1)
-
-
-def _subject(name: str, partner: str | None, input_text: str | None) -> "Subject":
-    """Return what is to be tried; raise an ``AtalaiaError`` that says what is not there."""
-    from orchestration.definition import Workflow
-    from orchestration.errors import InputError, UnknownNameError
-    from orchestration.registry import load_module, load_workflows, registry
-    from orchestration.safety import problems_of
-    from orchestration.settings import settings
-    from tasks.agent import AGENTS
-    from tasks.lookup import read_input
-    from tasks.proof.own import Own, load_fake
-    from tasks.proof.plans import Plan
-    from tasks.proof.trial import Subject
-
-    for module in settings().agents:
-        load_module(module, "ATALAIA_AGENTS")
-    load_workflows(settings().workflows)
-    found = registry.require(name)
-    unsafe = tuple(problems_of(found, registry.contracts))
-    names = {step.agent for step in found.by_name.values()}
-    contracts = {agent: registry.contracts[agent] for agent in names}
-    if partner is None and input_text is not None:
-        raise InputError("--input goes with --partner only: the model's partners read none")
-    fake = load_fake(partner) if partner is not None else None
-    if fake is None or unsafe:
-        # The model's partners read no input, so none has to be made up for them.
-        bare = Workflow(
-            found.name, version=found.version, steps=found.steps, deadline=found.deadline
-        )
-        return Subject(Plan(bare, contracts), unsafe=unsafe)
-    if missing := sorted(names - AGENTS.keys()):
-        raise UnknownNameError("agent", missing[0], AGENTS)
-    given = found.parse_input(read_input(input_text, None))
-    return Subject(Plan(found, contracts), own=Own(AGENTS, fake, given))
 
 
 @contextmanager

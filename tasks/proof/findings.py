@@ -139,6 +139,12 @@ class Judge:
         """Return the saga's own story, together with what befell it and what the partners did."""
         saga_id = str(saga.id)
         entries = list(saga.timeline)
+        for effect in self.trial.effects(saga_id):
+            text = f"acted under key {effect.key}"
+            entries.append(_entry(effect.at, effect.step, "partner", text))
+            if effect.undone_at is not None:
+                text = f"undid what it did under key {effect.key}"
+                entries.append(_entry(effect.undone_at, effect.step, "partner", text))
         entries += [
             _entry(strike.at, strike.step, "fault", strike_told(strike.what))
             for strike in self.trial.strikes(saga_id)
@@ -146,12 +152,6 @@ class Judge:
         for said in self.trial.said(saga_id):
             text = f"{said.operation} {said.text or 'was cut off'}"
             entries.append(_entry(said.at, said.step, "agent", text, said.attempt))
-        for effect in self.trial.effects(saga_id):
-            text = f"acted under key {effect.key}"
-            entries.append(_entry(effect.at, effect.step, "partner", text))
-            if effect.undone_at is not None:
-                text = f"undid what it did under key {effect.key}"
-                entries.append(_entry(effect.undone_at, effect.step, "partner", text))
         return sorted(entries, key=lambda entry: entry.at)
 
 

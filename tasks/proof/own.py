@@ -109,12 +109,15 @@ class OwnBooks:
         self.effects: list[Effect] = []
         self.undone: list[int] = []
         self.said: list[Said] = []
-        fake.reset(self.world)
+        with _answering("reset"):
+            fake.reset(self.world)
 
     def read(self) -> tuple[list[Effect], list[Effect]]:
         """Return what was made and what was undone since this was last asked."""
         made, undone, count = [], [], 0
-        for key, saga_id, step, times in map(_entry, self.fake.effects()):
+        with _answering("effects"):
+            lines = list(self.fake.effects())
+        for key, saga_id, step, times in map(_entry, lines):
             if count == len(self.effects):
                 effect = Effect(key=key, saga_id=saga_id, step=step, at=self.place.now)
                 self.effects.append(effect)
@@ -134,6 +137,16 @@ class OwnBooks:
         """Return the effects that were undone more than once."""
         pairs = zip(self.effects, self.undone, strict=True)
         return [(effect, times) for effect, times in pairs if times > 1]
+
+
+@contextmanager
+def _answering(method: str) -> Iterator[None]:
+    """Turn what the fake raises by mistake into a line about it."""
+    try:
+        yield
+    except Exception as error:
+        text = f"--partner: {method}() raised {type(error).__name__}: {error}"
+        raise ConfigurationError(text) from error
 
 
 def _entry(given: Any) -> tuple[str, str, str, int]:

@@ -3,24 +3,28 @@
 Schedules are tried in the order of their size, so the first that shows something is the smallest.
 """
 
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from functools import partial
+from multiprocessing import get_context
 
-from tasks.proof.dice import Dice
-from tasks.proof.exhaustive import CALM, Scenario, explore
-from tasks.proof.faults import Faults
+from tasks.proof.asked import Asked
 from tasks.proof.findings import Finding, Judge
 from tasks.proof.invariants import Violation
-from tasks.proof.regression import Case, shrink
+from tasks.proof.portion import Portion, Sighting, Tried, try_elsewhere, try_portion
+from tasks.proof.regression import shrink
 from tasks.proof.scenes import scenes
-from tasks.proof.simulate import SAGAS, Outcome
-from tasks.proof.trial import ASKED, Subject, Trial, unfinished
+from tasks.proof.simulate import SAGAS
+from tasks.proof.trial import ASKED, Subject, Trial, halted, unfinished
 
 Progress = Callable[[str, int, int], None]
 """(what is tried, how many of them, out of how many)"""
 ALONE = ("s0",)
+MANY = 12
+"""So many scenes are worth further processes."""
 
 
 @dataclass
@@ -42,28 +46,21 @@ class Proof:
         return self.by_crashes.total() + self.storms
 
 
-@dataclass(frozen=True)
-class Sighting:
-    """A violation, and how to see it again."""
-
-    violation: Violation
-    case: Case
-    calm_at: timedelta | None = CALM
-    crowd: Case | None = None
-    """The same saga among the others with which it was seen."""
-
-    def replay(self, trial: Trial, case: Case | None = None) -> Outcome:
-        """Run it again."""
-        case = case or self.case
-        faults = Faults(Dice(case.seed), script=case.script)
-        return trial.run(case.seed, faults=faults, sagas=case.sagas, calm_at=self.calm_at)
-
-
 class Prover:
     """Tries one subject."""
 
-    def __init__(self, subject: Subject, progress: Progress = lambda *_: None) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        progress: Progress = lambda *_: None,
+        *,
+        asked: Asked | None = None,
+        processes: int = 1,
+    ) -> None:
+        """``asked``: what other processes are to make the same subject of."""
         self.subject = subject
+        self.asked = asked
+        self.processes = processes
         self.trial = Trial(subject)
         self.progress = progress
         self.proof = Proof(subject)
@@ -74,7 +71,6 @@ class Prover:
         proof = self.proof
         for sightings in self._stages(seeds, quick=quick):
             proof.wire = self.trial.tells or self.subject.own is None
-            proof.halted = self.trial.halted
             if self.subject.unsafe:
                 proof.findings = self._refused(sightings)
                 if all(finding.timeline for finding in proof.findings):
@@ -87,56 +83,62 @@ class Prover:
     def _stages(self, seeds: Sequence[int], *, quick: bool) -> Iterator[list[Sighting]]:
         """Yield what each kind of schedule has shown, the smallest schedules first."""
         yield list(self._plain())
-        yield self._level(self.scenes[:1], 1)
-        yield self._level(self.scenes[1:], 0)
+        yield self._level(0, 1, crashes=1)
+        yield self._level(1, None, crashes=0)
         if not quick:
-            yield self._level(self.scenes[1:], 1)
-            yield self._level(self.scenes[:1], 2)
+            yield self._level(1, None, crashes=1)
+            yield self._level(0, 1, crashes=2)
         yield list(self._storms(seeds))
 
     def _plain(self) -> Iterator[Sighting]:
         """Yield why a saga does not even complete when all is well."""
-        case = Case(seed=0, plan=self.subject.plan, sagas=ALONE)
-        outcome = Sighting(Violation("", "", "", ""), case).replay(self.trial)
+        seen = Sighting(Violation("plain", "", "", ""), ALONE)
+        outcome = seen.replay(self.trial)
         self.proof.by_crashes[0] += 1
         for row in unfinished(outcome):
             abort = row.abort or {}
             asked = [(i.path, i.message) for i in outcome.record.rows.incidents]
             step, why = next(iter(asked), (abort.get("step") or "", abort.get("message", "")))
-            yield Sighting(Violation("plain", str(row.id), step, why), case)
+            yield replace(seen, violation=Violation("plain", str(row.id), step, why))
 
-    def _level(self, tried: Sequence[Scenario], crashes: int) -> list[Sighting]:
-        """Try each scene with so many crashes."""
+    def _level(self, first: int, last: int | None, crashes: int) -> list[Sighting]:
+        """Try the scenes from ``first`` to before ``last``, each with so many crashes."""
         found: list[Sighting] = []
-        self.trial.take()
         words = {0: "no crash", 1: "one crash"}.get(crashes, f"{crashes} crashes")
-        for number, scene in enumerate(tried):
-            self.progress(words, number, len(tried))
-            count = explore(self.trial, replace(scene, crashes=crashes))
-            self.proof.by_crashes[crashes] += count.by_crashes[crashes]
-            for outcome in self.trial.take():
-                for violation in outcome.violations:
-                    found += self._alone(outcome, violation)
+        numbers = range(len(self.scenes))[first:last]
+        for done, part in enumerate(self._tried(numbers, crashes)):
+            self.progress(words, done, len(numbers))
+            self.proof.by_crashes[crashes] += part.schedules
+            self.proof.halted += part.halted
+            found += part.sightings
         return found
 
-    def _alone(self, outcome: Outcome, violation: Violation) -> Iterator[Sighting]:
-        """Yield a violation in a crowd as one of a single saga, whichever it is."""
-        script = outcome.faults.script or {}
-        crowd = Case(seed=0, plan=outcome.plan, sagas=outcome.sagas, script=script)
-        known = outcome.labels.get(violation.saga_id)
-        for name in (known,) if known else outcome.sagas:
-            own = {site: fault for site, fault in script.items() if _is_of(name, site)}
-            case = Case(seed=0, plan=outcome.plan, sagas=(name,), script=own)
-            yield Sighting(violation, case, crowd=crowd if known else None)
+    def _tried(self, numbers: Sequence[int], crashes: int) -> Iterator[Tried]:
+        """Try scenes, in this process or, if they are many, in as many as there are processors."""
+        one = Portion(tells=self.trial.tells, crashes=crashes, number=0)
+        portions = [replace(one, number=number) for number in numbers]
+        if self.asked is None or self.processes == 1 or not crashes or len(portions) < MANY:
+            yield from (try_portion(self.trial, portion) for portion in portions)
+            return
+        with ProcessPoolExecutor(
+            self.processes,
+            mp_context=get_context("spawn"),
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C is for the first process only.
+        ) as pool:
+            yield from pool.map(partial(try_elsewhere, self.asked), portions)
 
     def _storms(self, seeds: Sequence[int]) -> Iterator[Sighting]:
         for number, seed in enumerate(seeds):
             self.progress("storms", number, len(seeds))
             outcome = self.trial.run(seed)
             self.proof.storms += len(SAGAS)
+            self.proof.halted += halted(outcome)
             if outcome.violations:
-                first = outcome.violations[0]
-                yield Sighting(first, shrink(self.trial, outcome), calm_at=None)
+                case = shrink(self.trial, outcome)
+                yield Sighting(
+                    outcome.violations[0], case.sagas, dict(case.script), seed=seed, calm_at=None
+                )
                 return
 
     # --- from what was seen to what is told ------------------------------------------------------
@@ -158,14 +160,14 @@ class Prover:
 
     def _look(self, sighting: Sighting) -> Finding | None:
         """Return what a replay shows, of the saga alone or among others, if any does."""
-        for case in filter(None, (sighting.case, sighting.crowd)):
-            violations = sighting.replay(self.trial, case).violations
+        for again in filter(None, (sighting, sighting.crowd)):
+            violations = again.replay(self.trial).violations
             if sighting.violation.invariant == "plain":
                 violations = [sighting.violation]
             shown = [v for v in violations if v.saga_id]
             same = [v for v in shown if v.invariant == sighting.violation.invariant]
             if shown:
-                return Judge(self.trial, sighting.case.script).finding((same or shown)[0])
+                return Judge(self.trial, sighting.script).finding((same or shown)[0])
         return None
 
     def _refused(self, sightings: Sequence[Sighting]) -> list[Finding]:
@@ -178,7 +180,7 @@ class Prover:
             there = min(seen, key=_size, default=None)
             if there is not None and not finding.timeline:
                 there.replay(self.trial)
-                judge = Judge(self.trial, there.case.script)
+                judge = Judge(self.trial, there.script)
                 finding = judge.refused(finding, there.violation)
             found.append(finding)
         return found
@@ -186,10 +188,5 @@ class Prover:
 
 def _size(sighting: Sighting) -> tuple[bool, int, bool]:
     """Return how hard a sighting is to follow: a crash right after the effect is the easiest."""
-    script = sighting.case.script
     asked = sighting.violation.invariant == ASKED
-    return asked, len(script), "crash@p6" not in script.values()
-
-
-def _is_of(name: str, site: str) -> bool:
-    return f" {name}/" in site or site.endswith(f" {name}")
+    return asked, len(sighting.script), "crash@p6" not in sighting.script.values()

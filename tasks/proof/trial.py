@@ -202,7 +202,7 @@ class Trial(Simulation):
         witness.world = drama.world
         outcome = drama.play(calm_at)
         self.tells = drama.books is not None and drama.books.world.tells
-        self.halted += sum(row.state == SagaState.HALTED for row in outcome.record.rows.sagas)
+        self.halted += halted(outcome)
         if outcome.violations:
             self.wrong.append(outcome)
         return outcome
@@ -240,3 +240,8 @@ class Trial(Simulation):
 def unfinished(outcome: Outcome) -> list[Any]:
     """Return the sagas that are not completed."""
     return [row for row in outcome.record.rows.sagas if row.state != SagaState.COMPLETED]
+
+
+def halted(outcome: Outcome) -> int:
+    """Return how many sagas wait for a person."""
+    return sum(row.state == SagaState.HALTED for row in outcome.record.rows.sagas)

@@ -138,6 +138,15 @@ def test_books_from_which_a_line_was_taken_out_are_refused(place: Any) -> None:
         books.read()
 
 
+def test_a_fake_that_breaks_is_told_as_such(place: Any) -> None:
+    class Broken(Fake):
+        def effects(self) -> Iterator[Any]:
+            raise LookupError("no books")
+
+    with pytest.raises(ConfigurationError, match=r"effects\(\) raised LookupError: no books"):
+        OwnBooks(Broken(), place, tells=True).read()
+
+
 # --- finding it ----------------------------------------------------------------------------------
 
 
