@@ -266,7 +266,18 @@ def _does_not_fit(evidence: Evidence) -> Iterator[Cause]:
             )
 
 
+def _not_in_the_books(evidence: Evidence) -> Iterator[Cause]:
+    done = [said for said in evidence.of(Operation.ACTION) if not said.text.startswith("raised ")]
+    if done and evidence.contract.effect and not evidence.effects:
+        yield Cause(
+            f"{evidence.agent} {done[0].text or 'was called'}, and the books hold nothing of it",
+            "see that the agent reaches this very partner, and that effects() gives call.saga_id "
+            "and call.step as they were received",
+        )
+
+
 CAUSES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     _two_in_one, _undeclared, _own_key, _denied, _closed_in_vain, _undone_twice, _undone_in_vain,
     _repeated, _asked_in_vain, _cannot_undo, _does_not_fit,
+    _not_in_the_books,
 )  # fmt: skip

@@ -165,9 +165,9 @@ class Prover:
             if sighting.violation.invariant == "plain":
                 violations = [sighting.violation]
             shown = [v for v in violations if v.saga_id]
-            same = [v for v in shown if v.invariant == sighting.violation.invariant]
             if shown:
-                return Judge(self.trial, sighting.script).finding((same or shown)[0])
+                nearest = max(shown, key=partial(_likeness, sighting.violation))
+                return Judge(self.trial, sighting.script).finding(nearest)
         return None
 
     def _refused(self, sightings: Sequence[Sighting]) -> list[Finding]:
@@ -190,3 +190,8 @@ def _size(sighting: Sighting) -> tuple[bool, int, bool]:
     """Return how hard a sighting is to follow: a crash right after the effect is the easiest."""
     asked = sighting.violation.invariant == ASKED
     return asked, len(sighting.script), "crash@p6" not in sighting.script.values()
+
+
+def _likeness(one: Violation, other: Violation) -> tuple[bool, bool]:
+    """Return how much two violations have in common; what is first among equals stays first."""
+    return one.saga_id == other.saga_id, one.invariant == other.invariant

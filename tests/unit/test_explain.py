@@ -114,3 +114,10 @@ def test_a_compensation_that_cannot_undo_is_told_apart_from_one_that_need_not() 
     assert cause is not None
     assert "with the effect standing, 4 times" in cause.why
     assert "no way to refuse" in cause.remedy
+
+
+def test_books_in_which_nothing_is_written_are_asked_about() -> None:
+    cause = cause_of(evidence(said(Operation.ACTION, "str", 0)))
+    assert cause is not None
+    assert "the books hold nothing of it" in cause.why
+    assert "reaches this very partner" in cause.remedy
