@@ -13,7 +13,7 @@ from models.states import Direction, Operation, SagaState
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind
 from orchestration.scheduler import ANSWER_TIMEOUT
-from orchestration.signals import Absent, Applied, Conflict
+from orchestration.signals import Absent, Answer, Applied, Conflict
 from orchestration.snapshot import idempotency_key
 from tests.support.core import BOOK, Core, counted_commits, line
 
@@ -28,7 +28,7 @@ def core(engine: Engine) -> Core:
 # --- the grant -----------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("SAS-05", "SAS-06", "COL-02", "COL-03", "W-2", "INV-7")
+@pytest.mark.proves("SAS-05", "SAS-06", "COL-02", "COL-03", "W-2", "INV-7", "D-16")
 def test_a_grant_opens_the_attempt_with_a_time_by_which_it_is_over(core: Core) -> None:
     saga = core.start({"nights": 2})
     with counted_commits(core.engine) as commits:
@@ -305,18 +305,25 @@ def test_a_question_that_nobody_asks_any_more_is_dropped(core: Core) -> None:
     assert core.leases.inquiry(saga, "a", 1, Operation.PROBE) is None
 
 
-@pytest.mark.proves("D-05", "W-4")
-def test_an_answer_that_comes_too_late_changes_nothing_and_is_kept(core: Core) -> None:
+@pytest.mark.proves("D-05", "D-14", "W-4")
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (Conflict("other"), {"answer": "conflict", "reason": "other"}),
+        (Absent(), {"answer": "absent"}),
+    ],
+    ids=["conflict", "absent"],
+)
+def test_an_answer_that_comes_too_late_changes_nothing_and_is_kept(
+    core: Core, later: Answer, told: dict[str, Any]
+) -> None:
     saga = asked(core)
     core.leases.answer(saga, "a", 1, Applied("room 7"))
     before = core.states(saga)
-    core.leases.answer(saga, "a", 1, Conflict("other"))
+    core.leases.answer(saga, "a", 1, later)
     assert core.states(saga) == before
     (entry,) = core.rows(JournalEntry, saga_id=saga, verb="refuse")
-    assert (entry.reason, entry.details) == (
-        "stale_answer",
-        {"answer": "conflict", "reason": "other"},
-    )
+    assert (entry.reason, entry.details) == ("stale_answer", told)
 
 
 def test_a_lease_ends_with_the_time_that_all_attempts_have_together(engine: Engine) -> None:

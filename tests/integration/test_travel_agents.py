@@ -106,6 +106,7 @@ def test_a_partner_that_cannot_be_reached_has_certainly_done_nothing(
     assert isinstance(hotels.close(a_call(), BODY), Unclear)
 
 
+@pytest.mark.proves("D-15")
 @pytest.mark.parametrize(
     ("faults", "signal"),
     [

@@ -429,6 +429,7 @@ def test_a_permanent_failure_is_not_tried_again() -> None:
     assert run.rows("hotel") == ["2"]
 
 
+@pytest.mark.proves("D-15")
 def test_a_failure_to_be_tried_later_does_not_count_as_one() -> None:
     run = one(retry=RetryPolicy(max_attempts=1, jitter="none"))
     for _ in range(5):

@@ -165,6 +165,8 @@ def test_the_failure_table_has_every_failure_and_names_tests_that_exist() -> Non
     told = rows("failure-modes.md")
     assert list(told) == [f"D-{number:02}" for number in range(1, 31)]
     assert [line for row in told for line in problems(row, told[row][-1])] == []
+    assert [row for row, cells in told.items() if NO_TEST in cells[-1] or "" in cells] == []
+    assert {len(cells) for cells in told.values()} == {7}
 
 
 def test_the_statements_stand_there_once_each_with_a_test_or_a_reason() -> None:

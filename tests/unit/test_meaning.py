@@ -68,6 +68,7 @@ def test_a_success_says_its_state(status: int) -> None:
     assert understand(answer(status, {"state": "applied"})) == {"state": "applied"}
 
 
+@pytest.mark.proves("D-15")
 def test_retry_later_carries_what_the_partner_asked_for() -> None:
     with pytest.raises(RetryLater) as caught:
         understand(error(429, "throttled", **{"Retry-After": "2.5"}))

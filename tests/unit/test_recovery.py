@@ -404,7 +404,7 @@ def test_row_15_does_not_hold_for_a_plain_undo() -> None:
     assert decided(PROBED, PLAIN_UNDO, answer=Absent(), spent=True) == ("20", Action.PARK)
 
 
-@pytest.mark.proves("row 16")
+@pytest.mark.proves("row 16", "D-14")
 @pytest.mark.parametrize("end", ENDS)
 def test_row_16_absence_proves_nothing_before_the_horizon(end: dict[str, bool]) -> None:
     found = verdict(PROBED, answer=Absent(), to_horizon=INSTANT, **end)
