@@ -1,11 +1,10 @@
 """The command ``atalaia prove``: tries a workflow, shows how far it is, and says what was found."""
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,13 +43,15 @@ def prove(
     """
     from tasks.printing import print_for_people, print_json
     from tasks.proof.asked import Asked
+    from tasks.proof.progress import be_quiet
     from tasks.proof.prove import Prover
     from tasks.proof.report import proof_document, proof_story
 
     asked = Asked(workflow, partner, input_text)
     subject = asked.subject()
     storms: Sequence[int] = range(seeds) if seed is None else [seed]
-    with _quiet_logs(), _progress() as progress:
+    be_quiet()
+    with _progress() as progress:
         prover = Prover(subject, progress, asked=asked, processes=os.cpu_count() or 1)
         proof = prover.prove(storms, quick=quick)
     if as_json:
@@ -59,19 +60,6 @@ def prove(
         print_for_people(proof_story(proof))
     if proof.findings:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Let thousands of runs say nothing: whatever matters is in their timelines."""
-    import structlog
-
-    before: dict[str, Any] = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 @contextmanager

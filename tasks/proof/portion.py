@@ -1,18 +1,16 @@
 """A portion of what is tried: one scene with so many crashes, in this process or in another one."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
-
-import structlog
 
 from tasks.proof.asked import Asked
 from tasks.proof.dice import Dice
 from tasks.proof.exhaustive import CALM, explore
 from tasks.proof.faults import Faults
 from tasks.proof.invariants import Violation
+from tasks.proof.progress import be_quiet
 from tasks.proof.scenes import scenes
 from tasks.proof.simulate import Outcome
 from tasks.proof.trial import Trial
@@ -81,7 +79,7 @@ def try_elsewhere(asked: Asked, portion: Portion) -> Tried:
 
 @cache
 def _trial(asked: Asked) -> Trial:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    be_quiet()
     return Trial(asked.subject())
 
 

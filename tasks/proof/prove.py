@@ -17,12 +17,13 @@ from tasks.proof.invariants import Violation
 from tasks.proof.portion import Portion, Sighting, Tried, try_elsewhere, try_portion
 from tasks.proof.regression import shrink
 from tasks.proof.scenes import scenes
-from tasks.proof.simulate import SAGAS
-from tasks.proof.trial import ASKED, Subject, Trial, halted, unfinished
+from tasks.proof.trial import ASKED, STORM, Subject, Trial, halted, unfinished
 
 Progress = Callable[[str, int, int], None]
 """(what is tried, how many of them, out of how many)"""
 ALONE = ("s0",)
+REPLAYS = 8
+"""So many sightings of one kind are looked into, if the first do not show it again."""
 MANY = 12
 """So many scenes are worth further processes."""
 
@@ -132,7 +133,7 @@ class Prover:
         for number, seed in enumerate(seeds):
             self.progress("storms", number, len(seeds))
             outcome = self.trial.run(seed)
-            self.proof.storms += len(SAGAS)
+            self.proof.storms += len(STORM)
             self.proof.halted += halted(outcome)
             if outcome.violations:
                 case = shrink(self.trial, outcome)
@@ -150,11 +151,11 @@ class Prover:
         for sighting in sorted(sightings, key=_size):
             seen = sighting.violation.invariant, sighting.violation.step
             tried[seen] += 1
-            if tried[seen] > len(SAGAS):
+            if tried[seen] > REPLAYS:
                 continue
             finding = self._look(sighting)
             if finding is not None:
-                tried[seen] += len(SAGAS)
+                tried[seen] += REPLAYS
                 found.setdefault((finding.kind, finding.step), finding)
         return list(found.values()) or [Finding.unseen(sightings[0].violation)]
 

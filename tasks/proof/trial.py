@@ -21,7 +21,7 @@ from tasks.proof.own import Own, OwnAgent, OwnBooks, OwnPartner, Said
 from tasks.proof.partner import Partner
 from tasks.proof.plans import Plan
 from tasks.proof.record import Effect, Rows
-from tasks.proof.simulate import SAGAS, Drama, Outcome, Simulation
+from tasks.proof.simulate import Drama, Outcome, Simulation
 from tasks.proof.world import World
 from web.schema import SagaShown, saga_shown
 
@@ -30,6 +30,8 @@ ASKED, UNDONE_TWICE, UNDECLARED = "asked", "undone twice", "undeclared"
 
 NOBODY_KNOWS = frozenset({"in_doubt", "key_expired"})
 """Kinds of incidents: the saga stops, since nothing that is declared could settle the doubt."""
+STORM = tuple(f"s{number}" for number in range(8))
+"""The keys of the sagas that are in a storm together."""
 EVENTS, EVENTS_OF_A_STEP = 300, 50
 """How much may happen to one saga; one that is not over by then goes on for ever."""
 
@@ -184,7 +186,7 @@ class Trial(Simulation):
         *,
         plan: Plan | None = None,
         faults: Faults | None = None,
-        sagas: tuple[str, ...] = SAGAS,
+        sagas: tuple[str, ...] = STORM,
         calm_at: timedelta | None = None,
     ) -> Outcome:
         """Run the subject once, in a storm or by a script."""
