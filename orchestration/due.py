@@ -42,6 +42,18 @@ _EARLIEST = Prepared(
         )
     )
 )
+_WAITING = Prepared(
+    select(func.count().label("number")).select_from(
+        select(_steps.c.path)
+        .where(
+            _steps.c.state == literal_column(f"'{StepState.DISPATCHED}'"),
+            _steps.c.queue == bindparam("in_queue"),
+            _steps.c.direction == bindparam("towards"),
+        )
+        .limit(bindparam("most", type_=Integer()))
+        .subquery()
+    )
+)
 _LIVE_SAGAS = Prepared(
     select(
         _sagas.c.id,
@@ -109,17 +121,9 @@ def waiting_for(connection: Connection, queue: str, direction: str, *, limit: in
 
     Counts no further than ``limit``.
     """
-    some = (
-        select(_steps.c.path)
-        .where(
-            _steps.c.state == StepState.DISPATCHED,
-            _steps.c.queue == queue,
-            _steps.c.direction == direction,
-        )
-        .limit(limit)
-        .subquery()
-    )
-    return connection.execute(select(func.count()).select_from(some)).scalar_one()
+    (row,) = _WAITING.all(connection, in_queue=queue, towards=direction, most=limit)
+    number: int = row.number
+    return number
 
 
 def sagas(connection: Connection, store: Store, limit: int) -> list[UUID]:

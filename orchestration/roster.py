@@ -71,6 +71,20 @@ _HELD_BY = Prepared(
         _steps.c.state == literal_column(f"'{StepState.LEASED}'"),
     )
 )
+_WAITS_IN_VAIN = Prepared(
+    select(_steps.c.path)
+    .where(
+        _steps.c.state == literal_column(f"'{StepState.DISPATCHED}'"), _steps.c.dispatch_count > 1
+    )
+    .limit(1)
+)
+_EARLIER = _nodes.c.name == bindparam("called"), _ALIVE
+_CALLED = Prepared(select(_nodes.c.id).where(*_EARLIER))
+_END_CALLED = Prepared(update(_nodes).where(*_EARLIER), ("ended_at",))
+_ADD_NODE = Prepared(
+    insert(_nodes),
+    ("id", "name", "pid", "agents", "definitions", "started_at", "heartbeat_at"),
+)
 _REVIVE = Prepared(
     update(_nodes).where(_nodes.c.id == bindparam("node")), ("heartbeat_at", "ended_at")
 )
@@ -102,19 +116,17 @@ class Roster:
         identity = NodeIdentity(id=self.new_id(), name=name)
         with self.store.transaction() as connection:
             now = self.store.time(connection)
-            earlier = _nodes.c.name == name, _nodes.c.ended_at.is_(None)
-            ids = list(connection.execute(select(_nodes.c.id).where(*earlier)).scalars())
-            connection.execute(update(_nodes).where(*earlier).values(ended_at=now))
-            connection.execute(
-                insert(_nodes).values(
-                    id=identity.id,
-                    name=name,
-                    pid=pid,
-                    agents=sorted(agents),
-                    definitions=sorted(definitions),
-                    started_at=now,
-                    heartbeat_at=now,
-                )
+            ids = [row.id for row in _CALLED.all(connection, called=name)]
+            _END_CALLED.change(connection, called=name, ended_at=now)
+            _ADD_NODE.change(
+                connection,
+                id=identity.id,
+                name=name,
+                pid=pid,
+                agents=sorted(agents),
+                definitions=sorted(definitions),
+                started_at=now,
+                heartbeat_at=now,
             )
             self._hasten(connection, agents, definitions, now)
         return identity, ids
@@ -126,6 +138,8 @@ class Roster:
 
         A step that somebody has locked is being dealt with, so nothing is waited for.
         """
+        if _WAITS_IN_VAIN.first(connection) is None:
+            return
         sagas = select(_sagas.c.id).where(_sagas.c.definition_id.in_(definitions))
         waits = (
             _steps.c.state == StepState.DISPATCHED,

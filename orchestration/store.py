@@ -121,12 +121,9 @@ class Store:
         self, connection: Connection, workflow: str, version: int | None = None
     ) -> Any | None:
         """Return (id, version, document) of a version, or of the newest, or ``None``."""
-        query = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
-            _definitions.c.workflow == workflow
-        )
-        if version is not None:
-            query = query.where(_definitions.c.version == version)
-        return connection.execute(query.order_by(_definitions.c.version.desc()).limit(1)).first()
+        if version is None:
+            return _NEWEST.first(connection, called=workflow)
+        return _VERSION.first(connection, called=workflow, numbered=version)
 
     def add_definition_unless_known(
         self, connection: Connection, definition_id: str, document: Mapping[str, Any]
@@ -140,7 +137,7 @@ class Store:
             "document": document,
             "created_at": self.time(connection),
         }
-        connection.execute(_insert_unless_exists(connection, _definitions).values(values))
+        _ADD_DEFINITION[connection.dialect.name].change(connection, **values)
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -299,10 +296,6 @@ def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
     return {"saga_id": saga_id, **vars(step)}
 
 
-def _insert_unless_exists(connection: Connection, table: Table) -> Any:
-    return _upsert(connection.dialect.name, table)
-
-
 def _upsert(dialect: str, table: Table) -> Any:
     kind = sqlite if dialect == "sqlite" else postgresql
     return kind.insert(table).on_conflict_do_nothing()
@@ -332,9 +325,16 @@ _STARTED = (
     "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
     "wake_at",
 )  # fmt: skip
-_ADD_SAGA = {
-    dialect: Prepared(_upsert(dialect, _sagas), _STARTED) for dialect in ("sqlite", "postgresql")
-}
+_DEFINED = ("id", "workflow", "version", "document", "created_at")
+_ADD_SAGA, _ADD_DEFINITION = (
+    {dialect: Prepared(_upsert(dialect, table), columns) for dialect in ("sqlite", "postgresql")}
+    for table, columns in ((_sagas, _STARTED), (_definitions, _DEFINED))
+)
+_OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
+    _definitions.c.workflow == bindparam("called")
+)
+_NEWEST = Prepared(_OF_WORKFLOW.order_by(_definitions.c.version.desc()).limit(1))
+_VERSION = Prepared(_OF_WORKFLOW.where(_definitions.c.version == bindparam("numbered")))
 _ADD_ATTEMPT = Prepared(
     insert(_attempts),
     ("saga_id", "path", "no", "direction", "incarnation", "state", "node", "pid", "granted_at"),

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tasks.proof.coverage import Coverage, of_rows, reachable
 from tasks.proof.directed import directed
-from tasks.proof.progress import be_quiet, keep, progress
+from tasks.proof.progress import be_quick, be_quiet, keep, progress
 from tasks.proof.regression import Case, shrink
 from tasks.proof.simulate import Simulation
 
@@ -48,6 +48,7 @@ class Tally:
 def run(runs: Iterable[Run]) -> Tally:
     """Run seeds and cases in this process."""
     be_quiet()
+    be_quick()
     simulation, tally, began = Simulation(), Tally(), time.process_time()
     for one in runs:
         outcome = one.run(simulation) if isinstance(one, Case) else simulation.run(one)

@@ -146,7 +146,11 @@ def open_memory() -> Engine:
     engine = create_engine(
         "sqlite://",
         poolclass=StaticPool,
-        connect_args={"isolation_level": None, "check_same_thread": False},
+        connect_args={
+            "isolation_level": None,
+            "check_same_thread": False,
+            "cached_statements": 1000,
+        },
     )
 
     @event.listens_for(engine, "connect")

@@ -27,7 +27,7 @@ from tasks.proof.dice import Dice
 from tasks.proof.faults import FAULTS, Faults
 from tasks.proof.invariants import Violation
 from tasks.proof.plans import Plan, admitted
-from tasks.proof.progress import be_quiet, keep, progress
+from tasks.proof.progress import be_quick, be_quiet, keep, progress
 from tasks.proof.regression import Case
 from tasks.proof.simulate import Outcome, Simulation
 
@@ -216,6 +216,7 @@ class Total:
 def explore_all(scenarios: Iterable[Scenario]) -> Total:
     """Try every schedule of some scenarios in this process."""
     be_quiet()
+    be_quick()
     simulation, total = Simulation(), Total()
     for scenario in scenarios:
         count = explore(simulation, scenario)

@@ -104,7 +104,7 @@ class Weather:
     @classmethod
     def of(cls, dice: Dice) -> "Weather":
         """Return the weather of a seed."""
-        if dice.roll("calm") < 0.2:  # noqa: PLR2004 - one run in five
+        if dice.roll("calm") < 0.3:  # noqa: PLR2004 - three runs in ten
             return cls(CALM)
         strength = {
             role: dice.pick(f"{role} strength", STRENGTHS[2:] if role in ALWAYS else STRENGTHS)

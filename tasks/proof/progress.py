@@ -1,5 +1,6 @@
 """What the two long commands have in common: a bar, silence in the logs, and files for findings."""
 
+import gc
 import re
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def progress(console: Console) -> Progress:
 def be_quiet() -> None:
     """Let this process log nothing but what is critical; the journals say the same."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+
+
+def be_quick() -> None:
+    """Let this process look for garbage seldom: what a run makes is gone with the run."""
+    gc.set_threshold(100_000, 50, 100)
 
 
 def keep(case: Case, directory: Path, name: str) -> Path:

@@ -21,9 +21,10 @@ from tasks.proof.plans import Plan, Planner
 from tasks.proof.record import Record, Rows, read_rows, read_what_is_open
 from tasks.proof.world import EPOCH, Endless, World
 
-SAGAS = tuple(f"s{number}" for number in range(8))
+SAGAS = tuple(f"s{number}" for number in range(12))
 """The keys under which the sagas of a run are started."""
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+LONGEST_STORM = timedelta(hours=6)
 PATIENCE = timedelta(days=6)
 """Within this after the storm every saga must have ended."""
 
@@ -72,7 +73,7 @@ class Simulation:
         dice = Dice(seed)
         faults = faults or Faults(dice)
         plan = plan or Planner(dice, favours=faults.weather.favourite[0]).plan()
-        calm_at = calm_at or dice.between("storm", MINUTE, DAY)
+        calm_at = calm_at or dice.between("storm", MINUTE, LONGEST_STORM)
         return Drama(self.fresh(), plan, faults, seed, sagas).play(calm_at)
 
     def fresh(self) -> SimulatedStore:

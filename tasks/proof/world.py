@@ -324,7 +324,8 @@ class World:
 
     def _supervise(self, turn: int) -> None:
         for machine in self.fleet.machines:
-            if machine.up and (machine.beaten_at is None or self.now - machine.beaten_at > SECOND):
+            silent = machine.beaten_at is None or self.now - machine.beaten_at > NODE_TIMEOUT / 2
+            if machine.up and silent:
                 self.roster.beat(machine.identity.id)
                 machine.beaten_at = self.now
         self.supervisors[turn].sweep()
