@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -55,6 +55,8 @@ class Scenario:
     forced: tuple[tuple[str, str], ...] = ()
     """(site without the saga's name, fault)"""
     crashes: int = 2
+    around: str = ""
+    """Of two crashes one must strike this step; those of the others alone are tried elsewhere."""
 
 
 @dataclass
@@ -70,16 +72,18 @@ class Count:
 def explore(simulation: Simulation, scenario: Scenario) -> Count:
     """Try every schedule of a scenario.
 
-    The first crash comes at every boundary; a further one only at one of those that leave the same
-    rows and the same effects behind.
+    One crash comes at every boundary; of two each comes at one of those boundaries that leave the
+    same rows and the same effects behind.
     """
     count = Count()
     level: list[dict[str, str]] = [{}]
     for crashes in range(scenario.crashes + 1):
         asked = _run_all(simulation, scenario, level, count)
         count.by_crashes[crashes] = len(level)
-        if crashes < scenario.crashes:
-            level = list(_one_more(level, asked, thorough=crashes == 0))
+        if crashes == scenario.crashes:
+            break
+        more = _one_more(level, asked, thorough=crashes == 0)
+        level = [script for script in more if not crashes or _is_new(script, scenario.around)]
     return count
 
 
@@ -93,6 +97,13 @@ def _one_more(
         for site in order[last + 1 :]:
             for fault in _crashes(sites[site], thorough=thorough):
                 yield script | {site: fault}
+
+
+def _is_new(script: dict[str, str], step: str) -> bool:
+    """Tell whether a schedule is like none that is tried elsewhere."""
+    points = (fault.partition("@")[2] for fault in script.values())
+    strikes = any(f"/{step} " in site or site.startswith("start ") for site in script)
+    return (strikes or not step) and not any(point in SAME_ROWS for point in points)
 
 
 def _crashes(role: str, *, thorough: bool) -> Iterator[str]:
@@ -149,8 +160,16 @@ def scope() -> Iterator[Scenario]:
     """Yield, for each admitted mix, workflows of one, two and three steps around it.
 
     Alone; undone because a step behind it, or beside it, is refused; between two others, which is
-    undone; and, at the pivot and after it, with a step on either side.
+    undone; and, at the pivot and after it, with a step on either side. Two crashes that both strike
+    its neighbours are the same for every mix, and are tried with the first of each kind.
     """
+    known: set[str] = set()
+    for scenario in _shapes():
+        yield replace(scenario, around="a" if scenario.name in known else "")
+        known.add(scenario.name)
+
+
+def _shapes() -> Iterator[Scenario]:
     for position in Position:
         for contract in admitted(position):
             yield Scenario(f"alone {position}", _plan(_alone(contract, position), contract))
