@@ -50,6 +50,8 @@ test: lint
 	@$(BIN)/pytest --quiet --numprocesses auto --dist loadgroup -m "not chaos" $(TESTS)
 	@echo "== tests that kill processes"
 	@$(BIN)/pytest --quiet -m chaos $(TESTS) || { [ $$? -eq 5 ] && [ -n '$(TESTS)' ]; }
+	@[ -n '$(TESTS)' ] || { echo "== simulation" && $(BIN)/python -m tasks.proof.campaign --brief --seeds 1000 --fresh 2000; }
+	@[ -n '$(TESTS)' ] || { echo "== small scope" && $(BIN)/python -m tasks.proof.exhaustive --share 2; }
 	@[ -n '$(TESTS)' ] || { echo "== mutants" && $(BIN)/python -m tests.mutants.run; }
 
 # Some of the mutants only: make mutants MUTANTS="saga_not_locked key_of_each_attempt"
@@ -113,7 +115,7 @@ venv: $(DEV) $(PROJECT)
 .PHONY: clean
 clean:
 	@rm -rf $(VENV) .venv-lock build dist *.egg-info htmlcov .coverage* \
-		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .simulation
 
 # A stamp is touched only after its command succeeded, so a failed install is done again.
 

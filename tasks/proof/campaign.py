@@ -20,6 +20,8 @@ from tasks.proof.progress import be_quick, be_quiet, keep, progress
 from tasks.proof.regression import Case, shrink
 from tasks.proof.simulate import Simulation
 
+WIDTH = 140
+"""Columns of a table that goes into a file."""
 BLOCK = 10
 """How many runs are handed to a process at a time."""
 Run = int | Case
@@ -79,22 +81,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--fresh", type=int, default=0, help="how many seeds from a random one on")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--brief", action="store_true", help="without the coverage table")
     parser.add_argument("--keep", type=Path, default=Path(".simulation"), help="for failing runs")
     options = parser.parse_args(arguments)
     be_quiet()
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     runs: list[Run] = [*directed(), *range(options.first, options.first + options.seeds)]
     if options.fresh:
         first = secrets.randbelow(1_000_000_000)
         console.print(f"fresh seeds: --first {first} --seeds {options.fresh}", highlight=False)
         runs += range(first, first + options.fresh)
     tally = _run_with_progress(console, runs, options.processes)
+    if not options.brief:
+        _show_coverage(console, tally.coverage)
     return _tell(console, tally, options.keep)
 
 
 def _tell(console: Console, tally: Tally, directory: Path) -> int:
     """Show what the runs have shown, and return the exit status."""
-    _show_coverage(console, tally.coverage)
     for one, text in tally.violations[:20]:
         console.print(f"{_name(one)}: {text}", soft_wrap=True, highlight=False)
     failing = {_name(one): one for one, _ in tally.violations}
