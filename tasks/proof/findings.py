@@ -12,6 +12,8 @@ from tasks.proof.trial import Trial
 from tasks.proof.words import strike_told, told
 from web.schema import SagaShown, TimelineEntryShown
 
+BROKEN = "broken"
+"""Something is wrong that has no other name; beside a finding with one it tells nothing new."""
 HEADLINES = {
     "doubled": "the effect of step {step!r} is there more than once",
     "orphaned": "the effect of step {step!r} is left behind",
@@ -21,7 +23,7 @@ HEADLINES = {
     "undone twice": "the effect of step {step!r} is undone more than once",
     "undeclared": "step {step!r} has an effect and says that it has none",
     "refused": "step {step!r} is declared in a way that is not safe",
-    "broken": "something that must never be",
+    BROKEN: "something that must never be",
 }
 
 
@@ -55,7 +57,7 @@ class Finding:
     def unseen(cls, violation: Violation) -> "Finding":
         """Return the finding that something was wrong once, which no replay has shown again."""
         return cls(
-            kind="broken", step=violation.step, effect=violation.text, crash=[],
+            kind=BROKEN, step=violation.step, effect=violation.text, crash=[],
             explanation=str(violation), remedy=REPORT, timeline=[],
         )  # fmt: skip
 
@@ -107,7 +109,7 @@ class Judge:
         standing = self._standing(violation)
         kind = kind_of(violation, standing)
         effect = _effect(kind, violation, standing, saga)
-        if kind == "broken":
+        if kind == BROKEN:
             effect = f"step {violation.step!r} waits for a person: {violation.text}"
         timeline = self._timeline(saga)
         return replace(finding, effect=effect, crash=self.crash, timeline=timeline, saga=saga)

@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from tasks.proof.asked import Asked
-from tasks.proof.findings import Finding, Judge
+from tasks.proof.findings import BROKEN, Finding, Judge
 from tasks.proof.invariants import Violation
 from tasks.proof.portion import Portion, Sighting, Tried, try_elsewhere, try_portion
 from tasks.proof.regression import shrink
@@ -157,7 +157,9 @@ class Prover:
             if finding is not None:
                 tried[seen] += REPLAYS
                 found.setdefault((finding.kind, finding.step), finding)
-        return list(found.values()) or [Finding.unseen(sightings[0].violation)]
+        named = {step for kind, step in found if kind != BROKEN}
+        telling = [f for f in found.values() if f.kind != BROKEN or f.step not in named]
+        return telling or [Finding.unseen(sightings[0].violation)]
 
     def _look(self, sighting: Sighting) -> Finding | None:
         """Return what a replay shows, of the saga alone or among others, if any does."""
