@@ -82,9 +82,10 @@ worker_soft_shutdown_timeout = 5.0
 worker_enable_soft_shutdown_on_idle = True
 worker_hijack_root_logger = True
 
-# For Flower, which is a view and never the truth.
-worker_send_task_events = True
-task_send_sent_event = True
+# Flower, a view and never the truth, has the workers send events for as long as it runs. Without
+# it nobody would read them, and they cost more than the rest of what a message costs.
+worker_send_task_events = False
+task_send_sent_event = False
 task_track_started = False
 
 # Beat only rings. A tick that nobody took in time is not worth taking later.

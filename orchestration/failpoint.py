@@ -10,7 +10,7 @@ point     reached when
 ``p1``    what an event makes of a saga is written and not yet committed
 ``p2``    it is committed and nothing is published
 ``p3``    a message is delivered and no lease is taken
-``p4``    a lease is written and not yet committed
+``p4``    a lease is written, and not yet committed (on PostgreSQL: just committed)
 ``p5``    the lease, the send marker, is committed and nothing is sent
 ``p6``    the remote service has answered and its client has not returned
 ``p7``    the agent has returned and nothing is reported

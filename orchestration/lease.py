@@ -10,8 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
-
 from models.states import Direction, Operation, StepState
 from orchestration.contract import AgentContract
 from orchestration.decide import UNSERVED
@@ -29,6 +27,7 @@ from orchestration.writer import apply
 
 UNKNOWN_DEFINITION = "unknown_definition"
 KEY_MAY_BE_FORGOTTEN = "key_may_be_forgotten"
+LOST_THE_RACE = "lost_the_race"
 SOON = timedelta(seconds=1)
 """How soon a message that came to the wrong worker is sent again, if there is a right one."""
 
@@ -74,27 +73,35 @@ class Leases:
         ``known`` are the definitions that the caller's code knows; the steps of others are left
         for a worker that has them.
         """
-        with self.store.transaction() as connection:
+        with self.store.reading() as connection:
             row = self.store.read_for_work(connection, saga_id, path)
             if row is None:
                 return None
-            step = step_snapshot(row)
             definition = self.scheduler.definition(connection, row.definition_id)
-            refusal = _refusal(step, number, row.definition_id in known)
-            plan, contract = definition.step(step.name), definition.contract(step.name)
-            if refusal is None and key_forgotten(step, contract, plan, row.now):
-                refusal = KEY_MAY_BE_FORGOTTEN
-                self.store.hasten_if_dispatched(connection, saga_id, step, row.now)
-            if refusal is None:
-                refusal = self._take(connection, saga_id, step, definition, node, row.now)
-            if refusal is None:
-                reach("p4")
-                return self._work(connection, saga_id, step, row, definition, attempt=number)
-            refuse = Refuse(path=path, attempt=number, name=refusal)
-            apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
-        if refusal == UNKNOWN_DEFINITION:
-            self._leave_to_others(saga_id, step, row.definition_id)
+        step = step_snapshot(row)
+        plan, contract = definition.step(step.name), definition.contract(step.name)
+        refusal = _refusal(step, number, row.definition_id in known)
+        if refusal is None and key_forgotten(step, contract, plan, row.now):
+            refusal = KEY_MAY_BE_FORGOTTEN
+        if refusal is None and not self._take(saga_id, step, plan, node, row.now):
+            refusal = LOST_THE_RACE
+        if refusal is None:
+            return self._work(saga_id, step, row, definition, attempt=number)
+        self._refuse(saga_id, step, number, refusal, node, row)
         return None
+
+    def _refuse(
+        self, saga_id: UUID, step: StepSnapshot, number: int, name: str, node: NodeIdentity,
+        row: Any,
+    ) -> None:  # fmt: skip
+        """Keep the evidence; have the step sent again where that is of use."""
+        with self.store.transaction() as connection:
+            refuse = Refuse(path=step.path, attempt=number, name=name)
+            apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
+            if name == KEY_MAY_BE_FORGOTTEN:
+                self.store.hasten_if_dispatched(connection, saga_id, step, row.now)
+        if name == UNKNOWN_DEFINITION:
+            self._leave_to_others(saga_id, step, row.definition_id)
 
     def _leave_to_others(self, saga_id: UUID, step: StepSnapshot, definition_id: str) -> None:
         """Have the step sent again soon, if some living node knows its definition."""
@@ -105,31 +112,26 @@ class Leases:
             self.store.hasten_if_dispatched(connection, saga_id, step, soon)
 
     def _take(
-        self,
-        connection: Connection,
-        saga_id: UUID,
-        step: StepSnapshot,
-        definition: Definition,
-        node: NodeIdentity,
-        now: datetime,
-    ) -> str | None:
-        """Take the lease; return the name of the refusal, or ``None``."""
-        plan = definition.step(step.name)
+        self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
+    ) -> bool:
+        """Take the lease, unless the step is no longer what it was."""
         deadline_at = now + _length(plan, step, now)
         silence = plan.heartbeat_timeout or plan.timeout
-        granted = self.store.grant_lease_if_dispatched(
-            connection, saga_id, step, node_id=node.id, node=node.name, pid=os.getpid(), now=now,
-            deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
-        )  # fmt: skip
-        if not granted:
-            return "lost_the_race"
-        if step.dispatch_count > 1:
+        with self.store.at_once() as connection:
+            granted = self.store.grant_lease_if_dispatched(
+                connection, saga_id, step, node_id=node.id, node=node.name, pid=os.getpid(),
+                now=now, deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
+            )  # fmt: skip
+            if granted:
+                reach("p4")
+        if granted and step.dispatch_count > 1:
             found = CloseIncidents(
                 path=step.path, resolution="by_itself", by=node.name, reason="a worker took it",
                 kind=UNSERVED,
             )  # fmt: skip
-            apply(connection, saga_id, [found], actor=node.name, now=now)
-        return None
+            with self.store.transaction() as connection:
+                apply(connection, saga_id, [found], actor=node.name, now=now)
+        return granted
 
     def inquiry(self, saga_id: UUID, path: str, number: int, operation: Operation) -> Work | None:
         """Return what a probe or a close needs, or ``None`` if nobody asks that any more."""
@@ -142,11 +144,10 @@ class Leases:
             if not current or step.inquiry != operation:
                 return None
             definition = self.scheduler.definition(connection, row.definition_id)
-            return self._work(connection, saga_id, step, row, definition, attempt=step.attempt)
+        return self._work(saga_id, step, row, definition, attempt=step.attempt)
 
     def _work(
         self,
-        connection: Connection,
         saga_id: UUID,
         step: StepSnapshot,
         row: Any,
@@ -166,7 +167,7 @@ class Leases:
             plan=plan,
             contract=definition.contract(step.name),
             input=row.input,
-            results=self.store.results_of(connection, saga_id),
+            results=row.results or {},
             own_result=row.result,
             time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else _length(plan, step, row.now),
             key=idempotency_key(saga_id, step.path, direction, step.incarnation),

@@ -5,9 +5,10 @@ of the hot path are written in Core, compiled to text once for each dialect, and
 their parameters are converted, by the same column types as ever.
 """
 
+import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Executable, Uuid
@@ -60,23 +61,97 @@ class Prepared:
         return rows[0] if rows else None
 
 
-def _run(connection: Connection, sql: str, parameters: Any) -> Any:
-    """Run a text with converted parameters: one set, or a list of sets.
+class Batch:
+    """Changes of one row each, kept back so that they reach the database together.
 
-    SQLAlchemy's own way costs several times what SQLite needs, and does nothing for it that is
-    needed here: a connection to a file is never lost.
+    PostgreSQL runs them as one statement, a data-modifying WITH, for one round trip. Its parts all
+    see the rows as they were before any of them, so a second change of a row begins a new one.
     """
-    if connection.dialect.name != "sqlite":
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.missed: list[str] = []
+        """The rows that a change did not find."""
+        self._parts: list[tuple[Prepared, Mapping[str, Any]]] = []
+        self._rows: list[str] = []
+
+    def add(self, of: str, statement: Prepared, values: Mapping[str, Any]) -> None:
+        """Take a change of one row; ``of`` is any name that no other row has."""
+        if of in self._rows:
+            self.flush()
+        self._rows.append(of)
+        self._parts.append((statement, values))
+
+    def flush(self) -> None:
+        """Run what was kept back."""
+        parts, rows, self._parts, self._rows = self._parts, self._rows, [], []
+        if len(parts) > 1 and self.connection.dialect.name == "postgresql":
+            counts = _run_joined(self.connection, parts)
+        else:
+            counts = [statement.change(self.connection, **values) for statement, values in parts]
+        self.missed += [row for row, count in zip(rows, counts, strict=True) if count != 1]
+
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+
+
+def _run_joined(
+    connection: Connection, parts: Sequence[tuple[Prepared, Mapping[str, Any]]]
+) -> Sequence[int]:
+    """Run several changes as one statement; return how many rows each of them changed."""
+    forms = [statement._form(connection.dialect) for statement, _ in parts]  # noqa: SLF001
+    sql = _join(tuple(form.sql for form in forms))
+    given = {
+        f"w{number}_{name}": value
+        for number, (form, (_, values)) in enumerate(zip(forms, parts, strict=True))
+        for name, value in form.bind(values).items()
+    }
+    counts: Sequence[int] = _run(connection, sql, given).fetchone()
+    return counts
+
+
+@cache
+def _join(texts: tuple[str, ...]) -> str:
+    """Return one statement that runs all of ``texts``, each with parameters of its own."""
+    own = [_PARAMETER.sub(rf"%(w{number}_\1)s", text) for number, text in enumerate(texts)]
+    heads = ", ".join(f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(own))
+    counts = ", ".join(f"(SELECT count(*) FROM w{n})" for n in range(len(own)))  # noqa: S608
+    return f"WITH {heads} SELECT {counts}"
+
+
+def _run(connection: Connection, sql: str, parameters: Any) -> Any:
+    """Run a text with converted parameters: one set, or a list of sets; return the cursor.
+
+    It goes to the driver itself: SQLAlchemy's own way costs several times what the drivers need. Of
+    what that way does, an error's class and a lost connection matter here. Whoever listens to
+    SQLAlchemy's statements, as tracing does, hears of these too, at the price of its own way.
+    """
+    if connection.dispatch.before_cursor_execute:
         return connection.exec_driver_sql(sql, parameters)
     driver: Any = connection.connection.dbapi_connection
     try:
+        cursor = driver.cursor()
         if isinstance(parameters, list):
-            return driver.executemany(sql, parameters)
-        return driver.execute(sql, parameters)
-    except driver.Error as error:
-        raise DBAPIError.instance(
-            sql, parameters, error, driver.Error, dialect=connection.dialect
-        ) from error
+            cursor.executemany(sql, parameters)
+        else:
+            cursor.execute(sql, parameters)
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise _told(connection, sql, parameters, error) from error
+    return cursor
+
+
+def _told(connection: Connection, sql: str, parameters: Any, error: Any) -> DBAPIError:
+    """Return SQLAlchemy's form of a driver's error; a connection that is lost is not used again."""
+    dialect = connection.dialect
+    lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
+    if lost:
+        connection.invalidate(error)
+    base = dialect.loaded_dbapi.Error
+    told = DBAPIError.instance(
+        sql, parameters, error, base, dialect=dialect, connection_invalidated=lost
+    )
+    assert isinstance(told, DBAPIError)
+    return told
 
 
 class _Form:

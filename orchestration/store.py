@@ -17,12 +17,22 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    bindparam,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
-from orchestration.database import READS, database_now
+from orchestration.database import database_now, json_object, without_transactions
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
 from orchestration.statement import Prepared
 
@@ -51,6 +61,18 @@ class Locked:
     now: datetime
 
 
+def _results_by_path() -> Any:
+    """Return the results of the steps of the same saga that have succeeded, by path."""
+    other = _steps.alias("other")
+    mine = other.c.saga_id == _steps.c.saga_id, other.c.state == literal_column("'succeeded'")
+    return (
+        select(json_object(other.c.path, other.c.result))
+        .where(*mine)
+        .scalar_subquery()
+        .label("results")
+    )
+
+
 def step_snapshot(row: Any) -> StepSnapshot:
     """Return a row that begins with the columns of a step as the core sees it."""
     step = object.__new__(StepSnapshot)
@@ -68,6 +90,7 @@ class Store:
         self, engine: Engine, now: Callable[[], ColumnElement[datetime]] = database_now
     ) -> None:
         self.engine = engine
+        self.bare = without_transactions(engine)
         self.now = now
         self._statements: dict[Callable[[ColumnElement[datetime]], Prepared], Prepared] = {}
         self._time = Prepared(select(now().label("now")))
@@ -79,6 +102,7 @@ class Store:
             _steps.c.result,
             _sagas.c.input,
             _sagas.c.definition_id,
+            _results_by_path(),
             now().label("now"),
         ).join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
         self._read_for_work = Prepared(work.where(mine, _steps.c.path == bindparam("at")))
@@ -98,10 +122,21 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction that only reads and takes no lock."""
-        with self.engine.connect() as connection:
-            connection.execution_options(**{READS: True})
-            with connection.begin():
+        """Yield a connection for statements that only read and take no lock."""
+        with self.bare.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def at_once(self) -> Iterator[Connection]:
+        """Yield a connection for one change that is a transaction of its own.
+
+        Where it takes two statements, they share a transaction.
+        """
+        if self.engine.dialect.name == "postgresql":
+            with self.bare.connect() as connection, connection.begin():
+                yield connection
+        else:
+            with self.transaction() as connection:
                 yield connection
 
     def time(self, connection: Connection) -> datetime:
@@ -182,7 +217,7 @@ class Store:
     # --- the lease -----------------------------------------------------------------------------
 
     def read_for_work(self, connection: Connection, saga_id: UUID, path: str) -> Any | None:
-        """Return a step with its saga's input and definition, and the time; without a lock."""
+        """Return a step with its saga's input, definition, results, and the time; lock nothing."""
         return self._read_for_work.first(connection, saga=saga_id, at=path)
 
     def results_of(self, connection: Connection, saga_id: UUID) -> dict[str, Any]:
@@ -204,38 +239,22 @@ class Store:
     ) -> bool:
         """Open the next attempt with the lease, the send marker; tell whether it was given."""
         number = step.attempt + 1
-        granted = change_step(GRANTED).change(
-            connection,
-            was_saga=saga_id,
-            was_path=step.path,
-            was_attempt=step.attempt,
-            was_state=StepState.DISPATCHED,
-            state=StepState.LEASED,
-            attempt=number,
-            node_id=node_id,
-            pid=pid,
-            granted_at=now,
-            deadline_at=deadline_at,
-            wake_at=wake_at,
-            dispatch_count=0,
-            crash_count=0,
-            asked_count=0,
-        )
-        if granted != 1:
-            return False
-        _ADD_ATTEMPT.change(
-            connection,
-            saga_id=saga_id,
-            path=step.path,
-            no=number,
-            direction=step.direction,
-            incarnation=step.incarnation,
-            state=AttemptState.OPEN,
-            node=node,
-            pid=pid,
-            granted_at=now,
-        )
-        return True
+        taken = {
+            "was_saga": saga_id, "was_path": step.path, "was_attempt": step.attempt,
+            "was_state": StepState.DISPATCHED, "state": StepState.LEASED, "attempt": number,
+            "node_id": node_id, "pid": pid, "granted_at": now, "deadline_at": deadline_at,
+            "wake_at": wake_at, "dispatch_count": 0, "crash_count": 0, "asked_count": 0,
+        }  # fmt: skip
+        opened = {
+            "saga_id": saga_id, "path": step.path, "no": number, "direction": step.direction,
+            "incarnation": step.incarnation, "state": AttemptState.OPEN, "node": node, "pid": pid,
+            "granted_at": now,
+        }  # fmt: skip
+        if connection.dialect.name == "postgresql":
+            new = {f"new_{name}": value for name, value in opened.items()}
+            return _GRANT.change(connection, **taken, **new) == 1
+        granted = change_step(GRANTED).change(connection, **taken) == 1
+        return granted and _ADD_ATTEMPT.change(connection, **opened) == 1
 
     def hasten_if_dispatched(
         self, connection: Connection, saga_id: UUID, step: StepSnapshot, wake_at: datetime
@@ -307,13 +326,25 @@ def change_step(columns: tuple[str, ...]) -> Prepared:
 
     Its parameters are ``was_saga``, ``was_path``, ``was_attempt``, ``was_state`` and the columns.
     """
-    same = (
+    return Prepared(update(_steps).where(*_same_step()), columns)
+
+
+def _same_step() -> tuple[ColumnElement[bool], ...]:
+    """Return the condition that a step is what it was."""
+    return (
         _steps.c.saga_id == bindparam("was_saga"),
         _steps.c.path == bindparam("was_path"),
         _steps.c.attempt == bindparam("was_attempt"),
         _steps.c.state == bindparam("was_state"),
     )
-    return Prepared(update(_steps).where(*same), columns)
+
+
+def _grant_in_one() -> Any:
+    """Return the insert of an attempt that takes place only if its step could be leased."""
+    values = {name: bindparam(name, type_=_steps.c[name].type) for name in GRANTED}
+    taken = update(_steps).where(*_same_step()).values(values).returning(_steps.c.path).cte("taken")
+    new = [bindparam(f"new_{name}", type_=_attempts.c[name].type) for name in _OPENED]
+    return insert(_attempts).from_select(_OPENED, select(*new).select_from(taken))
 
 
 GRANTED = (
@@ -335,10 +366,11 @@ _OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.
 )
 _NEWEST = Prepared(_OF_WORKFLOW.order_by(_definitions.c.version.desc()).limit(1))
 _VERSION = Prepared(_OF_WORKFLOW.where(_definitions.c.version == bindparam("numbered")))
-_ADD_ATTEMPT = Prepared(
-    insert(_attempts),
-    ("saga_id", "path", "no", "direction", "incarnation", "state", "node", "pid", "granted_at"),
-)
+_OPENED = (
+    "saga_id", "path", "no", "direction", "incarnation", "state", "node", "pid", "granted_at"
+)  # fmt: skip
+_ADD_ATTEMPT = Prepared(insert(_attempts), _OPENED)
+_GRANT = Prepared(_grant_in_one())
 _SAGA = select(*_SAGA_COLUMNS, _sagas.c.definition_id).where(_sagas.c.id == bindparam("saga"))
 _LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))
 _LOCK_SAGA_IF_FREE = Prepared(_SAGA.with_for_update(key_share=True, skip_locked=True))

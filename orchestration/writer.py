@@ -24,7 +24,7 @@ from orchestration.events import (
     Refuse,
     Send,
 )
-from orchestration.statement import Prepared
+from orchestration.statement import Batch, Prepared
 from orchestration.store import STEP_FIELDS, attempt_is, change_step, step_values
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
@@ -44,8 +44,8 @@ _ENTRY: dict[str, Any] = {
 }
 
 
-_ADD_ENTRY = Prepared(insert(_journal), ("saga_id", "at", "actor", "verb", *_ENTRY))
-_ADD_STEP_WITH_RESULT = Prepared(insert(_steps), ("saga_id", *STEP_FIELDS, "result"))
+_ADD_ENTRY = Prepared(insert(_journal).inline(), ("saga_id", "at", "actor", "verb", *_ENTRY))
+_ADD_STEP_WITH_RESULT = Prepared(insert(_steps).inline(), ("saga_id", *STEP_FIELDS, "result"))
 _CLOSE_ATTEMPT = Prepared(
     update(_attempts).where(
         _attempts.c.saga_id == bindparam("was_saga"),
@@ -87,123 +87,111 @@ def apply(
     now: datetime,
 ) -> None:
     """Write what was decided; raise ``StaleWriteError`` if any row is not what it was."""
-    entries: list[dict[str, Any]] = []
+    writer = _Writer(connection, saga_id, actor, now)
     for decision in decisions:
-        entry = _write(connection, saga_id, decision, actor=actor, now=now)
-        if entry is not None:
-            entries.append(_ENTRY | {"saga_id": saga_id, "at": now, "actor": actor} | entry)
-    if entries:
-        _ADD_ENTRY.change_many(connection, entries)
+        writer.write(decision)
+    writer.finish()
 
 
-def _write(
-    connection: Connection,
-    saga_id: UUID,
-    decision: Decision,
-    *,
-    actor: str,
-    now: datetime,
-) -> dict[str, Any] | None:
-    """Write one decision and return what the journal says of it, if anything."""
-    del actor
-    match decision:
-        case MoveStep():
-            return _move_step(connection, saga_id, decision, now)
-        case AddStep():
-            return _add_step(connection, saga_id, decision)
-        case MoveSaga():
-            return _move_saga(connection, saga_id, decision)
-        case OpenIncident():
-            return _open_incident(connection, saga_id, decision, now)
-        case CloseIncidents():
-            return _close_incidents(connection, saga_id, decision, now)
-        case Refuse():
-            return _keep_evidence(connection, saga_id, decision, now)
-        case Send():
-            return None
+class _Writer:
+    """The writes of one event."""
 
+    def __init__(self, connection: Connection, saga_id: UUID, actor: str, now: datetime) -> None:
+        self.connection = connection
+        self.saga_id = saga_id
+        self.now = now
+        self.batch = Batch(connection)
+        self.entries = 0
+        self.common = _ENTRY | {"saga_id": saga_id, "at": now, "actor": actor}
 
-def _move_step(
-    connection: Connection, saga_id: UUID, move: MoveStep, now: datetime
-) -> dict[str, Any] | None:
-    before, after = move.before, move.after
-    was = vars(before)
-    values = {name: value for name, value in vars(after).items() if value != was[name]}
-    if move.result is not UNSET:
-        values["result"] = move.result
-    values["state"] = after.state
-    changed = change_step(tuple(sorted(values))).change(
-        connection,
-        was_saga=saga_id,
-        was_path=before.path,
-        was_attempt=before.attempt,
-        was_state=before.state,
-        **values,
-    )
-    if changed != 1:
-        raise StaleWriteError(before.path)
-    if move.closes is not None:
-        _close_attempt(connection, saga_id, move, now)
-    if move.quiet:
-        return None
-    return {
-        "path": before.path,
-        "attempt": before.attempt,
-        "verb": move.verb,
-        "from_state": before.state,
-        "to_state": after.state,
-        "reason": move.why,
-        "row": move.row,
-        "details": {"answer": move.answer} if move.answer else None,
-    }
+    def write(self, decision: Decision) -> None:
+        """Write one decision, and what the journal says of it."""
+        match decision:
+            case MoveStep():
+                self._move_step(decision)
+            case AddStep():
+                self._add_step(decision)
+            case MoveSaga():
+                self._move_saga(decision)
+            case OpenIncident() | CloseIncidents() | Refuse():
+                self.batch.flush()
+                entry = self._answer(decision)
+                if entry is not None:
+                    self._note(**entry)
+            case Send():
+                pass
 
+    def finish(self) -> None:
+        """Let everything go to the database; raise ``StaleWriteError`` if a row was not there."""
+        self.batch.flush()
+        if self.batch.missed:
+            raise StaleWriteError(", ".join(self.batch.missed))
 
-def _close_attempt(connection: Connection, saga_id: UUID, move: MoveStep, now: datetime) -> None:
-    closed = _CLOSE_ATTEMPT.change(
-        connection,
-        was_saga=saga_id,
-        was_path=move.before.path,
-        was_no=move.before.attempt,
-        state=move.closes,
-        ended_at=now,
-        error=move.after.error,
-    )
-    if closed != 1:
-        raise StaleWriteError(move.before.path)
+    def _note(self, **entry: Any) -> None:
+        self.entries += 1
+        self.batch.add(f"entry {self.entries}", _ADD_ENTRY, self.common | entry)
 
+    def _move_step(self, move: MoveStep) -> None:
+        before, after = move.before, move.after
+        was = vars(before)
+        values = {name: value for name, value in vars(after).items() if value != was[name]}
+        if move.result is not UNSET:
+            values["result"] = move.result
+        values["state"] = after.state
+        statement = change_step(tuple(sorted(values)))
+        values |= {
+            "was_saga": self.saga_id, "was_path": before.path, "was_attempt": before.attempt,
+            "was_state": before.state,
+        }  # fmt: skip
+        self.batch.add(f"step {before.path}", statement, values)
+        if move.closes is not None:
+            self._close_attempt(move)
+        if not move.quiet:
+            self._note(
+                path=before.path,
+                attempt=before.attempt,
+                verb=move.verb,
+                from_state=before.state,
+                to_state=after.state,
+                reason=move.why,
+                row=move.row,
+                details={"answer": move.answer} if move.answer else None,
+            )
 
-def _add_step(connection: Connection, saga_id: UUID, decision: AddStep) -> dict[str, Any]:
-    _ADD_STEP_WITH_RESULT.change(
-        connection, **step_values(saga_id, decision.step), result=decision.result
-    )
-    return {
-        "path": decision.step.path,
-        "verb": "watch",
-        "to_state": decision.step.state,
-        "reason": decision.why,
-        "row": decision.row,
-    }
+    def _close_attempt(self, move: MoveStep) -> None:
+        path, number = move.before.path, move.before.attempt
+        values = {
+            "was_saga": self.saga_id, "was_path": path, "was_no": number, "state": move.closes,
+            "ended_at": self.now, "error": move.after.error,
+        }  # fmt: skip
+        self.batch.add(f"attempt {number} of {path}", _CLOSE_ATTEMPT, values)
 
+    def _add_step(self, decision: AddStep) -> None:
+        step = decision.step
+        values = step_values(self.saga_id, step) | {"result": decision.result}
+        self.batch.add(f"step {step.path}", _ADD_STEP_WITH_RESULT, values)
+        self._note(
+            path=step.path, verb="watch", to_state=step.state, reason=decision.why,
+            row=decision.row,
+        )  # fmt: skip
 
-def _move_saga(connection: Connection, saga_id: UUID, move: MoveSaga) -> dict[str, Any]:
-    before, after = move.before, move.after
-    changed = _MOVE_SAGA.change(
-        connection,
-        was_saga=saga_id,
-        was_state=before.state,
-        state=after.state,
-        abort=after.abort,
-        wake_at=after.wake_at,
-        ended_at=after.ended_at,
-    )
-    if changed != 1:
-        raise StaleWriteError(str(saga_id))
-    return {
-        "verb": move.verb,
-        "from_state": before.state,
-        "to_state": after.state,
-        "reason": move.why,
-    }
+    def _move_saga(self, move: MoveSaga) -> None:
+        before, after = move.before, move.after
+        values = {
+            "was_saga": self.saga_id, "was_state": before.state, "state": after.state,
+            "abort": after.abort, "wake_at": after.wake_at, "ended_at": after.ended_at,
+        }  # fmt: skip
+        self.batch.add("saga", _MOVE_SAGA, values)
+        self._note(verb=move.verb, from_state=before.state, to_state=after.state, reason=move.why)
+
+    def _answer(self, decision: OpenIncident | CloseIncidents | Refuse) -> dict[str, Any] | None:
+        match decision:
+            case OpenIncident():
+                return _open_incident(self.connection, self.saga_id, decision, self.now)
+            case CloseIncidents():
+                return _close_incidents(self.connection, self.saga_id, decision, self.now)
+            case Refuse():
+                return _keep_evidence(self.connection, self.saga_id, decision, self.now)
 
 
 def _open_incident(

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from celery import Celery
+from celery.utils.nodenames import anon_nodename
 
 from models.states import Operation
 from orchestration.events import Dispatch
@@ -16,6 +18,7 @@ class CeleryDispatcher:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
+        self.origin = anon_nodename()
         url = app.conf.broker_url or ""
         # RabbitMQ drops what it cannot route unless it is told not to; Redis has no such option.
         self.options: dict[str, Any] = (
@@ -33,17 +36,27 @@ class CeleryDispatcher:
                 )
 
     def _send(self, dispatch: Dispatch) -> None:
-        limit = dispatch.time_limit
-        self.app.send_task(
+        """Send one message through Celery's own sender, without what ``send_task`` does besides.
+
+        There is no result, no callback and no earliest time; routes are the agents' own queues.
+        """
+        task_id, limit = str(uuid4()), dispatch.time_limit
+        message = self.app.amqp.as_task_v2(
+            task_id,
             dispatch.name,
-            args=[str(dispatch.saga_id), dispatch.path, dispatch.number],
+            args=(str(dispatch.saga_id), dispatch.path, dispatch.number),
             argsrepr=_told(dispatch),
-            kwargsrepr="",
-            queue=dispatch.queue,
+            kwargsrepr="{}",
             time_limit=math.ceil(limit.total_seconds()) if limit else None,
+            root_id=task_id,
             ignore_result=True,
-            **self.options,
+            origin=self.origin,
+            create_sent_event=self.app.conf.task_send_sent_event,
         )
+        with self.app.producer_or_acquire() as producer:
+            self.app.amqp.send_task_message(
+                producer, dispatch.name, message, queue=dispatch.queue, **self.options
+            )
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in ``queue``; ``None`` if the broker does not say."""

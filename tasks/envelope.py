@@ -71,7 +71,7 @@ class Envelope:
         asked_at = self.clock.monotonic()
         try:
             work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
-        except UNREACHABLE:
+        except Exception:
             unheard = partial(self.leases.give_back_unheard, self.node, UUID(saga), path, number)
             self._give_back(unheard, log)
             raise

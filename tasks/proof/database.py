@@ -86,6 +86,8 @@ class SimulatedStore(Store):
         if fault == "commit-kept":
             raise _unreachable("the connection was lost during the commit")
 
+    at_once = transaction
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Yield a connection that only reads."""

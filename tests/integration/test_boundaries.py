@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from threading import Barrier, Thread
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 from uuid import UUID, uuid4
 
 import pytest
@@ -144,13 +144,15 @@ def test_a_start_that_is_repeated_returns_the_saga_that_is_there(bench: Bench) -
 def test_a_message_holds_ids_only_and_the_grant_gives_the_rest(held: Bench) -> None:
     saga_id = held.scheduler.start("errand", {"what": "a secret"}).saga_id
     (message,) = held.sent
-    app = Mock()
+    app = MagicMock()
     app.conf.broker_url = "redis://127.0.0.1:1/0"
     CeleryDispatcher(app).publish([message])
-    (name,), options = app.send_task.call_args
-    assert (name, options["queue"]) == ("shop.fetch", "shop")
-    assert options["args"] == [str(saga_id), "fetch", 1]
-    assert "secret" not in repr(app.send_task.call_args)
+    (_, name), written = app.amqp.as_task_v2.call_args
+    (_, _, message), sent = app.amqp.send_task_message.call_args
+    assert message is app.amqp.as_task_v2.return_value
+    assert (name, sent["queue"]) == ("shop.fetch", "shop")
+    assert written["args"] == (str(saga_id), "fetch", 1)
+    assert "secret" not in repr(app.amqp.mock_calls)
     work = held.leases.grant(saga_id, "fetch", 1, held.node, held.known)
     assert work is not None
     assert (work.input, work.attempt, work.time_left) == ({"what": "a secret"}, 1, FETCH.timeout)
@@ -226,6 +228,7 @@ def test_nothing_is_sent_while_the_database_is_away_and_nothing_is_lost(
     away = OperationalError("", {}, ConnectionError("the database is away"))
     with monkeypatch.context() as outage:
         outage.setattr(held.store, "transaction", Mock(side_effect=away))
+        outage.setattr(held.store, "at_once", Mock(side_effect=away))
         with pytest.raises(OperationalError):
             held.deliver(held.sent.pop())
     assert shop.calls == 0

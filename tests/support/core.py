@@ -187,7 +187,7 @@ def counted_commits(engine: Engine) -> Iterator[list[str]]:
     changes: dict[int, int] = {}
 
     def look(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if statement.lstrip().split()[0].upper() in {"INSERT", "UPDATE", "DELETE"}:
+        if {"INSERT", "UPDATE", "DELETE"} & set(statement.replace("(", " ").upper().split()):
             wrote.add(id(connection))
 
     def count(connection: Any) -> None:

@@ -32,6 +32,8 @@ class RacingCore(Core):
     def __init__(self, *given: Any, **named: Any) -> None:
         self.senders: list[str] = []
         super().__init__(*given, **named)
+        # A grant commits with its statement; to be held back, it needs a transaction around it.
+        self.store.at_once = self.store.transaction  # type: ignore[method-assign]
 
     def publish(self, dispatches: Sequence[Dispatch]) -> None:
         super().publish(dispatches)
