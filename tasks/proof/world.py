@@ -34,6 +34,8 @@ from tasks.proof.watched import Undecided, WatchedSupervisor
 EPOCH = datetime(2027, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
+BEAT = timedelta(seconds=2)
+"""How often beat rings for a sweep, as it does by default."""
 
 
 class Endless(Exception):  # noqa: N818 - a finding, not an error
@@ -303,15 +305,14 @@ class World:
     def _beat_after(self, at: datetime) -> datetime:
         """Return when beat rings for the first time after an instant."""
         at = max(at, self.no_beat_until, self.away_until or EPOCH)
-        return EPOCH + (int((at - EPOCH).total_seconds()) + 1) * SECOND
+        return EPOCH + ((at - EPOCH) // BEAT + 1) * BEAT
 
     def _sweep(self) -> None:
         """Let one supervisor sweep, by turns, since a beat rings."""
         if self.wanted_at is not None and self.wanted_at <= self.now:
             self.wanted_at = None
-        number = int((self.now - EPOCH).total_seconds())
-        process = self.process("sweep", f"sweep {number}")
-        turn = number % len(self.supervisors)
+        process = self.process("sweep", f"sweep {(self.now - EPOCH) // SECOND}")
+        turn = (self.now - EPOCH) // BEAT % len(self.supervisors)
         match process.fault:
             case "none@beat":
                 self._strike(process, "none", "beat")
