@@ -36,6 +36,7 @@ _SENDING: tuple[Properties, ...] = (
     {},
     {"idempotent": True},
     {"idempotent": True, "key_retention": RETENTION},
+    {"key_retention": RETENTION},
 )
 _ASKING: tuple[Properties, ...] = (
     {},
