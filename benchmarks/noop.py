@@ -12,8 +12,11 @@ def do(call: Call[Any]) -> dict[str, str]:
     return {"step": call.step}
 
 
-noop = Workflow(
-    "noop",
+NAMES = ("first", "second", "third")
+
+noop = Workflow("noop", version=1, steps=sequence(*(Step(name, agent="noop.do") for name in NAMES)))
+inline = Workflow(
+    "inline",
     version=1,
-    steps=sequence(*(Step(name, agent="noop.do") for name in ("first", "second", "third"))),
+    steps=sequence(*(Step(name, agent="noop.do", inline=True) for name in NAMES)),
 )

@@ -89,7 +89,7 @@ def _retry(draft: Draft, step: StepSnapshot, event: Resolved) -> None:
         age = draft.now - step.doubt_at
         if not contract.idempotent:
             _refuse_retry(step, contract.name, "is not idempotent: a repetition could act twice")
-        if not contract.key_alive(age, draft.plan(step).timeout):
+        if not contract.key_alive(age, draft.lasting(step)):
             _refuse_retry(step, contract.name, "may have forgotten the key: it could act twice")
     draft.dispatch(step, _why(event), verb="resolve", failure_count=0, ready_at=draft.now)
 

@@ -212,7 +212,7 @@ def _woken(draft: Draft, event: Woken) -> None:
 def _redeliver(draft: Draft, step: StepSnapshot, event: Woken) -> None:
     if _waited_in_vain(draft, step):
         return
-    if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):
+    if key_forgotten(step, draft.contract(step), draft.lasting(step), draft.now):
         settle(draft, step, None, why=KEY_FORGOTTEN)
         return
     why = "its message waits in a long queue" if event.queued else "no worker took the lease"
@@ -273,7 +273,7 @@ def _retry_due(draft: Draft, step: StepSnapshot) -> None:
         if draft.late and not draft.aborting and draft.past_return() is None:
             turn_back(draft, "deadline", "", "the saga's deadline has passed")
             return
-        if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):
+        if key_forgotten(step, draft.contract(step), draft.lasting(step), draft.now):
             settle(draft, step, None, why=KEY_FORGOTTEN)
             return
     draft.dispatch(step, "the back-off is over")

@@ -7,6 +7,7 @@ agents; that is what a running saga is pinned to. Field names follow Temporal an
 
 import hashlib
 import json
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -57,7 +58,9 @@ class Step:
 
     ``timeout`` is start-to-close and becomes the lease. ``schedule_to_start`` bounds the wait for a
     worker, ``schedule_to_close`` all attempts together, ``heartbeat_timeout`` the silence of a
-    running agent. ``pivot`` is the point of no return: after it there is only forward.
+    running agent. ``pivot`` is the point of no return: after it there is only forward. Whoever has
+    finished the step before an ``inline`` one, on the same queue, goes on with it in the same task:
+    its lease is committed with the report, and no message is waited for.
     """
 
     name: Name
@@ -69,6 +72,7 @@ class Step:
     schedule_to_close: Duration | None = None
     heartbeat_timeout: Duration | None = None
     pivot: bool = False
+    inline: Annotated[bool, Field(exclude_if=operator.not_)] = False
     type: Literal["step"] = "step"
 
 
@@ -299,6 +303,7 @@ class Definition:
         self.workflow = workflow
         names = sorted({step.agent for step in workflow.by_name.values()})
         self.contracts = {name: contracts[name] for name in names}
+        self._followers: dict[str, frozenset[str]] = {}
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -328,3 +333,28 @@ class Definition:
     def contract(self, path: str) -> AgentContract:
         """Return the contract of the agent of the step at ``path``."""
         return self.contracts[self.step(path).agent]
+
+    def followers(self, path: str) -> frozenset[str]:
+        """Return the steps that whoever has finished the one at ``path`` may go on with at once."""
+        known = self._followers.get(path)
+        if known is None:
+            queue = self.contract(path).queue
+            known = self._followers[path] = frozenset(
+                step.name
+                for step in self.workflow.by_name.values()
+                if step.inline and step.name != path and self.contract(step.name).queue == queue
+            )
+        return known
+
+    def longest_task(self, path: str) -> timedelta:
+        """Return how long a task may last in which the step at ``path`` is run.
+
+        Where steps are inline, it may have begun with another step of the queue.
+        """
+        queue = self.contract(path).queue
+        steps = [s for s in self.workflow.by_name.values() if self.contract(s.name).queue == queue]
+        inline = [step.timeout for step in steps if step.inline]
+        if not inline:
+            return self.step(path).timeout
+        first = max((step.timeout for step in steps if not step.inline), default=timedelta(0))
+        return sum(inline, first)

@@ -6,7 +6,6 @@ from typing import Any
 
 from models.states import STEP_SETTLED, AttemptState, Direction, Operation, SagaState, StepState
 from orchestration.contract import AgentContract
-from orchestration.definition import Step as StepDefinition
 from orchestration.draft import ASKING_CEILING, MAY_BE_UNSENT, Draft, spaced
 from orchestration.events import Failed, FailureKind
 from orchestration.late import WATCH, watch_for
@@ -90,7 +89,7 @@ def case_of(draft: Draft, step: StepSnapshot, answer: Answer | None) -> Case:
         late=is_late(draft, step, draft.now),
         aborting=draft.aborting,
         age=age,
-        lasting=draft.plan(step).timeout,
+        lasting=draft.lasting(step),
         to_horizon=_to_horizon(draft, step, answer),
         asked=step.asked_count,
         crashes=step.crash_count,
@@ -112,17 +111,17 @@ def over(draft: Draft, step: StepSnapshot, at: datetime) -> bool:
 
 
 def key_forgotten(
-    step: StepSnapshot, contract: AgentContract, plan: StepDefinition, now: datetime
+    step: StepSnapshot, contract: AgentContract, lasting: timedelta, now: datetime
 ) -> bool:
-    """Tell whether an attempt that begins now could send a key that the remote has forgotten."""
+    """Tell whether a process that begins now, and lasts so long, could send a forgotten key."""
     if step.direction is Direction.BACKWARD or step.doubt_at is None:
         return False
-    return not contract.key_alive(now - step.doubt_at, plan.timeout)
+    return not contract.key_alive(now - step.doubt_at, lasting)
 
 
 def _to_horizon(draft: Draft, step: StepSnapshot, answer: Answer | None) -> timedelta | None:
     """Return the time until every request is dead and visible; an older answer does not count."""
-    horizon = draft.contract(step).settle_horizon(draft.plan(step).timeout)
+    horizon = draft.contract(step).settle_horizon(draft.lasting(step))
     if horizon is None or step.granted_at is None:
         return horizon
     settled_at = step.granted_at + horizon

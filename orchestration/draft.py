@@ -73,6 +73,10 @@ class Draft:
         """Return the step's definition."""
         return self.definition.step(step.name)
 
+    def lasting(self, step: StepSnapshot) -> timedelta:
+        """Return how long a process may live that calls the step's agent."""
+        return self.definition.longest_task(step.name)
+
     @property
     def aborting(self) -> bool:
         """Whether the saga has turned back."""

@@ -5,10 +5,13 @@ update of one step row; a message that comes twice, late or for another version 
 """
 
 import os
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+
+from sqlalchemy import Connection
 
 from models.states import Direction, Operation, StepState
 from orchestration.contract import AgentContract
@@ -16,9 +19,9 @@ from orchestration.decide import UNSERVED
 from orchestration.definition import Definition, Step
 from orchestration.doubt import key_forgotten
 from orchestration.errors import LeaseLostError
-from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported
+from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported, Send
 from orchestration.failpoint import reach
-from orchestration.roster import Held, NodeIdentity, Roster
+from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, idempotency_key
@@ -55,13 +58,16 @@ class Work:
     """The key of the operation itself."""
     action_key: str
     """The key of the action that a probe, a close or a compensation is about."""
+    followers: frozenset[str]
+    """The steps that whoever has done this one may go on with at once."""
 
 
 class Leases:
     """The agents' side of the scheduler."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, pid: Callable[[], int] = os.getpid) -> None:
         self.scheduler = scheduler
+        self.pid = pid
         self.store: Store = scheduler.store
         self.roster = Roster(self.store)
 
@@ -80,8 +86,9 @@ class Leases:
             definition = self.scheduler.definition(connection, row.definition_id)
         step = step_snapshot(row)
         plan, contract = definition.step(step.name), definition.contract(step.name)
+        lasting = definition.longest_task(step.name)
         refusal = _refusal(step, number, row.definition_id in known)
-        if refusal is None and key_forgotten(step, contract, plan, row.now):
+        if refusal is None and key_forgotten(step, contract, lasting, row.now):
             refusal = KEY_MAY_BE_FORGOTTEN
         if refusal is None and not self._take(saga_id, step, plan, node, row.now):
             refusal = LOST_THE_RACE
@@ -115,13 +122,8 @@ class Leases:
         self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
     ) -> bool:
         """Take the lease, unless the step is no longer what it was."""
-        deadline_at = now + _length(plan, step, now)
-        silence = plan.heartbeat_timeout or plan.timeout
         with self.store.at_once() as connection:
-            granted = self.store.grant_lease_if_dispatched(
-                connection, saga_id, step, node_id=node.id, node=node.name, pid=os.getpid(),
-                now=now, deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
-            )  # fmt: skip
+            granted = self._write_grant(connection, saga_id, step, plan, node, now)
             if granted:
                 reach("p4")
         if granted and step.dispatch_count > 1:
@@ -132,6 +134,17 @@ class Leases:
             with self.store.transaction() as connection:
                 apply(connection, saga_id, [found], actor=node.name, now=now)
         return granted
+
+    def _write_grant(
+        self, connection: Connection, saga_id: UUID, step: StepSnapshot, plan: Step,
+        node: NodeIdentity, now: datetime,
+    ) -> bool:  # fmt: skip
+        deadline_at = now + _length(plan, step, now)
+        silence = plan.heartbeat_timeout or plan.timeout
+        return self.store.grant_lease_if_dispatched(
+            connection, saga_id, step, node_id=node.id, node=node.name, pid=self.pid(),
+            now=now, deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
+        )  # fmt: skip
 
     def inquiry(self, saga_id: UUID, path: str, number: int, operation: Operation) -> Work | None:
         """Return what a probe or a close needs, or ``None`` if nobody asks that any more."""
@@ -172,6 +185,7 @@ class Leases:
             time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else _length(plan, step, row.now),
             key=idempotency_key(saga_id, step.path, direction, step.incarnation),
             action_key=idempotency_key(saga_id, step.name, Direction.FORWARD, step.incarnation),
+            followers=definition.followers(step.name),
         )
 
     def renew(self, work: Work, details: Any) -> None:
@@ -184,8 +198,31 @@ class Leases:
                 msg = f"attempt {work.attempt} of step {work.path!r} no longer holds its lease"
                 raise LeaseLostError(msg)
 
-    def report(self, work: Work, outcome: Outcome) -> None:
-        """Record how an attempt ended, and start what follows."""
+    def report(self, work: Work, outcome: Outcome, node: NodeIdentity | None = None) -> Work | None:
+        """Record how an attempt ended, and start what follows.
+
+        With ``node``, that node goes on with what is ``inline``: its lease is granted in the same
+        transaction, and its work is returned.
+        """
+        following: list[Work] = []
+
+        def follow(
+            connection: Connection, definition: Definition, sends: Sequence[Send]
+        ) -> Send | None:
+            following.clear()
+            inline = [send for send in sends if send.path in work.followers]
+            send = next((s for s in inline if s.operation is Operation.ACTION), None)
+            if send is None or node is None:
+                return None
+            row = self.store.read_for_work(connection, work.saga_id, send.path)
+            assert row is not None
+            step, plan = step_snapshot(row), definition.step(send.path)
+            if not self._write_grant(connection, work.saga_id, step, plan, node, row.now):
+                return None
+            number = send.number
+            following.append(self._work(work.saga_id, step, row, definition, attempt=number))
+            return send
+
         event = Reported(
             path=work.path,
             attempt=work.attempt,
@@ -193,21 +230,20 @@ class Leases:
             incarnation=work.incarnation,
             outcome=outcome,
         )
-        self.scheduler.handle(work.saga_id, event)
+        self.scheduler.handle(work.saga_id, event, follow=follow if work.followers else None)
+        return following[0] if following else None
 
-    def give_back(self, work: Work, why: str) -> None:
-        """End the attempt without a word about its outcome, if it still holds the lease."""
-        self.scheduler.lost(work.saga_id, work.path, work.attempt, why)
+    def give_back(
+        self, node: NodeIdentity, saga_id: UUID, paths: Collection[str], why: str
+    ) -> None:
+        """End whatever attempts at ``paths`` this process holds the leases of.
 
-    def give_back_unheard(self, node: NodeIdentity, saga_id: UUID, path: str, number: int) -> None:
-        """End attempt ``number`` if this process holds its lease without having heard of it.
-
-        A commit may be kept though the connection broke before it was confirmed. Nothing was sent
-        then, and nobody is at work under the lease.
+        It may not even have heard of a grant: a commit may be kept though the connection broke
+        before it was confirmed. Nothing is said of the outcome.
         """
-        asked = Held(saga_id=saga_id, path=path, attempt=number)
-        if asked in self.roster.held_by(node.id, os.getpid()):
-            self.scheduler.lost(saga_id, path, number, "its grant was never heard of")
+        for held in self.roster.held_by(node.id, self.pid()):
+            if held.saga_id == saga_id and held.path in paths:
+                self.scheduler.lost(saga_id, held.path, held.attempt, why)
 
     def answer(self, saga_id: UUID, path: str, number: int, answer: Answer) -> None:
         """Record the answer to a probe or a close, and do what follows."""

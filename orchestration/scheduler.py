@@ -59,6 +59,9 @@ WINDOW = 500
 ANSWER_TIMEOUT = timedelta(seconds=30)
 _TRIES = 5
 
+Follow = Callable[[Connection, Definition, Sequence[Send]], Send | None]
+"""Takes over one of the messages to be sent, within the transaction that decides to send them."""
+
 
 def new_saga_id() -> UUID:
     """Return a UUID of version 7 (RFC 9562): its order is roughly the order of starts."""
@@ -224,15 +227,22 @@ class Scheduler:
     # --- events --------------------------------------------------------------------------------
 
     def handle(
-        self, saga_id: UUID, event: Event, *, actor: str | None = None, skip_locked: bool = False
+        self,
+        saga_id: UUID,
+        event: Event,
+        *,
+        actor: str | None = None,
+        skip_locked: bool = False,
+        follow: Follow | None = None,
     ) -> bool:
         """Decide and write one event; tell whether the saga was there and free.
 
         A decision that lost a race is rolled back and taken again on the rows as they are then.
         """
+        by = actor or self.actor
         for _ in range(_TRIES):
             try:
-                done, dispatches = self._handle(saga_id, event, actor or self.actor, skip_locked)
+                done, dispatches = self._handle(saga_id, event, by, skip_locked, follow)
             except StaleWriteError:
                 continue
             reach("p2")
@@ -247,6 +257,7 @@ class Scheduler:
         event: Event,
         actor: str,
         skip_locked: bool,  # noqa: FBT001
+        follow: Follow | None,
     ) -> tuple[bool, list[Dispatch]]:
         with self.store.transaction() as connection:
             locked = self.store.lock_saga(connection, saga_id, skip_locked=skip_locked)
@@ -255,8 +266,11 @@ class Scheduler:
             definition = self.definition(connection, locked.definition_id)
             decisions = decide(definition, locked.saga, event, locked.now)
             apply(connection, saga_id, decisions, actor=actor, now=locked.now)
+            sends = [decision for decision in decisions if isinstance(decision, Send)]
+            taken = follow(connection, definition, sends) if follow and sends else None
             reach("p1")
-        return True, self._dispatches(definition, saga_id, decisions)
+        rest = [send for send in sends if send is not taken]
+        return True, self._dispatches(definition, saga_id, rest)
 
     def _dispatches(
         self, definition: Definition, saga_id: UUID, decisions: Sequence[Decision]
@@ -357,12 +371,15 @@ def _dispatch(definition: Definition, saga_id: UUID, send: Send) -> Dispatch:
     step = send.path.partition("~")[0]
     asks = send.operation in {Operation.PROBE, Operation.CLOSE}
     timeout = definition.step(step).timeout
-    limit = (min(timeout, ANSWER_TIMEOUT) if asks else timeout) + KILL_GRACE
+    if asks:
+        timeout = min(timeout, ANSWER_TIMEOUT)
+    elif send.operation is Operation.ACTION:
+        timeout = definition.longest_task(step)
     return Dispatch(
         saga_id=saga_id,
         path=send.path,
         number=send.number,
         name=name,
         queue=queue,
-        time_limit=limit,
+        time_limit=timeout + KILL_GRACE,
     )

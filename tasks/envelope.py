@@ -5,7 +5,7 @@ was taken away in the meantime and it is silent, or the process dies and others 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -41,7 +41,7 @@ from orchestration.signals import (
     Unclear,
 )
 from orchestration.telemetry import Log, log_for
-from tasks.agent import Agent, Call
+from tasks.agent import AGENTS, Agent, Call
 
 ANSWERS = (Applied, Absent, Pending, Rejected, Conflict, Unclear, Closed)
 LONGEST_ERROR = 2000
@@ -53,43 +53,61 @@ UNREACHABLE = (OperationalError, InterfaceError, InternalError)
 """What says that a database is away, or takes no writes for now, as after a fail-over."""
 
 
+Granted = tuple[Work, float]
+"""What is to be done under a lease, and when it is over in monotonic seconds."""
+
+
 class Envelope:
-    """Runs agents for one node."""
+    """Runs agents for one node. ``agents`` are those that it may go on with, by their names."""
 
     def __init__(
-        self, leases: Leases, node: NodeIdentity, known: set[str], clock: Clock = time
+        self,
+        leases: Leases,
+        node: NodeIdentity,
+        known: set[str],
+        clock: Clock = time,
+        agents: Mapping[str, Agent] = AGENTS,
     ) -> None:
         self.leases = leases
+        self.agents = agents
         self.node = node
         self.known = known
         self.clock = clock
 
     def attempt(self, agent: Agent, operation: Operation, saga: str, path: str, number: int) -> str:
-        """Run an action or a compensation under a lease; return a word for the worker's log."""
-        log = log_for(saga, path, number)
+        """Run an action or a compensation under a lease; return a word for the worker's log.
+
+        What is inline after it is run, too, each step under a lease of its own.
+        """
         reach("p3")
-        asked_at = self.clock.monotonic()
+        asked_at, paths, word = self.clock.monotonic(), {path}, "refused"
         try:
             work = self.leases.grant(UUID(saga), path, number, self.node, self.known)
-        except Exception:
-            unheard = partial(self.leases.give_back_unheard, self.node, UUID(saga), path, number)
-            self._give_back(unheard, log)
-            raise
-        if work is None:
-            log.info("refused", operation=str(operation))
-            return "refused"
-        try:
-            return self._run(agent, operation, work, _end(asked_at, work), log)
+            if work is None:
+                log_for(saga, path, number).info(word, operation=str(operation))
+                return word
+            granted: Granted | None = work, _end(asked_at, work)
+            while granted is not None:
+                work, ends_at = granted
+                paths = {work.path, *work.followers}
+                if work.path != path:
+                    agent = self.agents[work.contract.name]
+                word, granted = self._run(agent, operation, work, ends_at)
         except Exception as error:
-            why = f"its envelope failed: {type(error).__name__}: {error}"[:LONGEST_ERROR]
-            self._give_back(partial(self.leases.give_back, work, why), log)
+            self._give_back(UUID(saga), paths, f"{type(error).__name__}: {error}")
             raise
+        reach("p9")
+        return word
 
-    def _run(self, agent: Agent, operation: Operation, work: Work, ends_at: float, log: Log) -> str:
+    def _run(
+        self, agent: Agent, operation: Operation, work: Work, ends_at: float
+    ) -> tuple[str, Granted | None]:
+        """Run one attempt; return a word for the log, and what is to be gone on with."""
+        log = log_for(str(work.saga_id), work.path, work.attempt)
         reach("p5")
         if self.clock.monotonic() >= ends_at:
             log.warning("dropped", reason="its time was over before anything was sent")
-            return "dropped"
+            return "dropped", None
         call = self._call(agent, work, work.key, ends_at, log)
         if isinstance(call, Failed):
             outcome: Outcome | None = call
@@ -98,16 +116,18 @@ class Envelope:
         reach("p7")
         if outcome is None:
             log.warning("dropped", reason="the lease was taken away")
-            return "dropped"
-        self._report(work, outcome, ends_at, log)
+            return "dropped", None
+        following = self._report(work, outcome, ends_at, log)
         reach("p8")
         word = "succeeded" if isinstance(outcome, Done) else f"failed: {outcome.kind}"
         log.info(word, operation=str(operation))
-        reach("p9")
-        return word
+        return word, following
 
-    def _give_back(self, write: Callable[[], None], log: Log) -> None:
-        """Give a lease back after an error of our own; without it, it would only run out."""
+    def _give_back(self, saga_id: UUID, paths: set[str], why: str) -> None:
+        """Give leases back after an error of our own; without it, they would only run out."""
+        why = f"its envelope failed: {why}"[:LONGEST_ERROR]
+        write = partial(self.leases.give_back, self.node, saga_id, paths, why)
+        log = log_for(str(saga_id), " ".join(sorted(paths)), 0)
         try:
             persist(write, self.clock.monotonic() + GIVE_BACK_SECONDS, log, self.clock)
         except SQLAlchemyError as further:
@@ -174,20 +194,43 @@ class Envelope:
             clock=self.clock,
         )
 
-    def _report(self, work: Work, outcome: Outcome, deadline: float, log: Log) -> None:
+    def _report(self, work: Work, outcome: Outcome, deadline: float, log: Log) -> Granted | None:
         """Report for as long as the lease may last; what is not written is found by a probe.
 
         Only what the database can never hold is another outcome.
         """
         try:
-            persist(partial(self.leases.report, work, outcome), deadline, log, self.clock)
+            return self._persist_report(work, outcome, deadline, log)
         except DataError as error:
             if isinstance(outcome, Failed):
                 raise
             message = f"the database refuses the result: {error.orig}"[:LONGEST_ERROR]
             kind = FailureKind.INVALID_RESULT
             refused = Failed(kind=kind, type="InvalidResult", message=message)
-            persist(partial(self.leases.report, work, refused), deadline, log, self.clock)
+            return self._persist_report(work, refused, deadline, log)
+
+    def _persist_report(
+        self, work: Work, outcome: Outcome, deadline: float, log: Log
+    ) -> Granted | None:
+        """Report, and return what was granted with it.
+
+        A report whose commit was kept but not confirmed is refused when it is repeated. What was
+        granted with it is then held by nobody who knows.
+        """
+        asked_at, tries = self.clock.monotonic(), 0
+        following: Work | None = None
+
+        def write() -> None:
+            nonlocal following, tries
+            tries += 1
+            following = self.leases.report(work, outcome, self.node)
+
+        persist(write, deadline, log, self.clock)
+        if following is not None:
+            return following, _end(asked_at, following)
+        if tries > 1 and work.followers:
+            self._give_back(work.saga_id, set(work.followers), "a grant was never heard of")
+        return None
 
 
 def _end(asked_at: float, work: Work) -> float:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from models.states import Operation
+from orchestration.roster import NodeIdentity
 from tasks.envelope import Envelope
 from tasks.proof.node import Machine, Process
 
@@ -46,8 +47,11 @@ class Fleet:
     def machine(self, name: str) -> Machine:
         """Return a machine that has just started."""
         identity, _ = self._register(name)
-        envelope = Envelope(self.world.leases, identity, self.world.known, clock=self.world)
-        return Machine(name, identity, envelope, beaten_at=self.world.now)
+        return Machine(name, identity, self._envelope(identity), beaten_at=self.world.now)
+
+    def _envelope(self, node: NodeIdentity) -> Envelope:
+        world = self.world
+        return Envelope(world.leases, node, world.known, clock=world, agents=world.agents)
 
     def _register(self, name: str) -> Any:
         return self.world.roster.register(name, 1, sorted(self.agents), sorted(self.world.known))
@@ -74,9 +78,7 @@ class Fleet:
             self.world.later(self.world.until_back(), partial(self._restart, machine))
             return
         machine.identity, earlier = self._register(machine.name)
-        machine.envelope = Envelope(
-            self.world.leases, machine.identity, self.world.known, clock=self.world
-        )
+        machine.envelope = self._envelope(machine.identity)
         machine.back_at, machine.beaten_at, machine.clock_shift = None, self.world.now, 0.0
         for node_id in earlier:
             self.world.supervisors[0].release(
@@ -97,12 +99,7 @@ class Fleet:
                 self.world.until_back(), partial(self._child_is_gone, machine, process)
             )
             return
-        held = [
-            lease
-            for lease in self.world.roster.held_by(machine.identity.id)
-            if (lease.saga_id, lease.path, lease.attempt)
-            == (process.saga_id, process.path, process.number)
-        ]
+        held = self.world.roster.held_by(machine.identity.id, process.pid)
         self.world.supervisors[0].release(held, "its worker process is gone")
 
     def _count_crash(self, machine: Machine, process: Process) -> None:

@@ -45,6 +45,8 @@ class Process:
     saga_id: UUID | None = None
     path: str = ""
     number: int = 0
+    pid: int = 0
+    """Its own number among all processes of the world."""
     strand: Strand | None = None
     struck_by: str = ""
     reached: list[str] = field(default_factory=list)

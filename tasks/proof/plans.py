@@ -147,6 +147,7 @@ class Planner:
             timeout=MINUTE if contract.key_retention else self.dice.pick(f"{site} t", TIMEOUTS),
             schedule_to_start=self.dice.pick(f"{site} start", (*limits, MINUTE / 2)),
             schedule_to_close=self.dice.pick(f"{site} close", (*limits, 10 * MINUTE)),
+            inline=self.dice.roll(f"{site} inline") < 0.3,  # noqa: PLR2004 - one in three or so
         )
 
     def _contract(self, position: Position, site: str) -> AgentContract:

@@ -98,7 +98,7 @@ class Drama:
         registry.add_workflow(plan.workflow)
         self.world = World(store, plan.workflow, registry, faults)
         self.partners = {name: self.partner(contract) for name, contract in plan.contracts.items()}
-        self.world.agents = {name: self.agent(p) for name, p in self.partners.items()}
+        self.world.agents |= {name: self.agent(p) for name, p in self.partners.items()}
         self.operator = Operator(self.world, self.partners)
         self.definition = registry.bind(plan.workflow)
 

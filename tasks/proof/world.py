@@ -6,7 +6,8 @@ order, which the seed fixes: a heap of what is to happen next, and the sweeps in
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -58,7 +59,8 @@ class World:
         self.now = EPOCH
         self.faults = faults
         self.dice = faults.dice
-        self.agents: Mapping[str, Agent] = {}
+        self.agents: dict[str, Agent] = {}
+        self.pids = 0
         self.workflow = workflow
         self.events: list[tuple[datetime, int, Callable[[], None]]] = []
         self.count = 0
@@ -83,7 +85,7 @@ class World:
             )
             for _ in range(2)
         ]
-        self.leases = Leases(self.scheduler)
+        self.leases = Leases(self.scheduler, pid=lambda: self.here.pid if self.here else 0)
         self.roster = Roster(self.store, new_id=self._new_node)
         self.known = set(self.scheduler.register_definitions())
         self.fleet = Fleet(self, sorted(registry.contracts), machines)
@@ -166,7 +168,8 @@ class World:
         """Return a process, with the fault that is to befall it."""
         site = self.unique(site)
         fault = self.faults.at(role, site)
-        return Process(role, site, fault, **more)
+        self.pids += 1
+        return Process(role, site, fault, pid=self.pids, **more)
 
     def carry_out(self, process: Process, call: Callable[[], Any]) -> None:
         """Let a process do something, to its end or to where it is stopped."""
@@ -215,9 +218,18 @@ class World:
         process = self.here
         if process is None:
             return
+        if point == "p5" and "p8" in process.reached:
+            self._go_on_inline(process)
         process.reached.append(point)
         if process.point == point:
             self._befall(process, process.kind, point)
+
+    def _go_on_inline(self, process: Process) -> None:
+        """Let another fault befall a process that goes on with a further step."""
+        site = self.unique(f"{process.site} inline")
+        fault = self.faults.at(process.role, site)
+        further = replace(process, fault=fault)
+        process.fault = fault if process.strand or not further.can_be_held else ""
 
     def _befall(self, process: Process, kind: str, point: str) -> None:
         match kind:

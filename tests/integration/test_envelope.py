@@ -14,6 +14,9 @@ from sqlalchemy.exc import OperationalError
 from models import Attempt, JournalEntry, Step
 from models.states import Operation, SagaState
 from orchestration import registry as registries
+from orchestration.contract import AgentContract
+from orchestration.definition import Definition, Workflow, sequence
+from orchestration.definition import Step as PlannedStep
 from orchestration.events import Dispatch
 from orchestration.handle import Handle
 from orchestration.lease import Leases, Work
@@ -25,6 +28,7 @@ from orchestration.telemetry import log_of
 from tasks.agent import AGENTS, Call
 from tasks.envelope import Envelope, persist
 from tests.support import envelope_agents
+from tests.support.core import counted_commits
 from tests.support.waiting import eventually
 
 
@@ -34,8 +38,8 @@ class Loop:
     def __init__(self, store: Store) -> None:
         registry = registries.Registry()
         registry.contracts = dict(registries.registry.contracts)
-        for workflow in (envelope_agents.plain, envelope_agents.waiting, envelope_agents.twice):
-            registry.add_workflow(workflow)
+        for name in ("plain", "waiting", "twice", "inline"):
+            registry.add_workflow(getattr(envelope_agents, name))
         self.messages: list[Dispatch] = []
         self.store = store
         self.scheduler = Scheduler(store, self, registry)
@@ -241,10 +245,10 @@ def test_a_grant_that_was_kept_though_its_commit_failed_is_given_back_at_once(st
             super().grant(*arguments, **named)
             raise gone
 
-        def give_back_unheard(self, *arguments: Any, **named: Any) -> None:
+        def give_back(self, *arguments: Any, **named: Any) -> None:
             if still_away:
                 raise still_away.pop()
-            super().give_back_unheard(*arguments, **named)
+            super().give_back(*arguments, **named)
 
     message = loop.messages.pop(0)
     clock = Hands()
@@ -264,10 +268,85 @@ def test_a_grant_that_failed_gives_back_no_lease_of_another_process(loop: Loop) 
     message = loop.messages.pop(0)
     other, _ = Roster(loop.store).register("other", 2, ["plain.make"], list(loop.known))
     assert loop.leases.grant(message.saga_id, "make", message.number, other, loop.known)
-    loop.leases.give_back_unheard(loop.envelope.node, message.saga_id, "make", message.number)
+    loop.leases.give_back(loop.envelope.node, message.saga_id, {"make"}, "it failed")
     (step,) = loop.rows(Step, handle.saga_id)
     assert step.state == "leased"
     assert step.node_id == other.id
+
+
+# --- inline --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("INV-5", "INV-7")
+def test_what_is_inline_is_run_in_the_task_of_the_step_before_it(loop: Loop) -> None:
+    handle = loop.scheduler.start("inline", {"amount": 2})
+    with counted_commits(loop.store.engine) as commits:
+        assert loop.deliver(loop.messages.pop()) == "succeeded"
+    assert len(commits) == 4, "one grant, and one report for each step"
+    assert loop.messages == []
+    assert handle.result().state is SagaState.COMPLETED
+    assert handle.result().results == {name: {"amount": 2} for name in ("one", "two", "three")}
+    attempts = sorted(loop.rows(Attempt, handle.saga_id), key=lambda row: row.granted_at)
+    assert [(row.path, row.no, row.state) for row in attempts] == [
+        (name, 1, "succeeded") for name in ("one", "two", "three")
+    ]
+    assert list(envelope_agents.EFFECTS.values()) == [["done"]] * 3
+
+
+def test_a_task_may_last_as_long_as_all_that_it_may_go_on_with(loop: Loop) -> None:
+    loop.scheduler.start("inline", {})
+    loop.scheduler.start("twice", {})
+    inline, alone = (message.time_limit for message in loop.messages)
+    assert inline is not None
+    assert alone is not None
+    assert inline - alone == 2 * envelope_agents.inline.by_name["two"].timeout
+
+
+def test_what_is_inline_and_fails_is_tried_and_undone_as_any_step(loop: Loop) -> None:
+    handle = loop.run("inline", does="permanent", until_attempt=9)
+    assert handle.result().state is SagaState.COMPENSATED
+    failing = loop.scheduler.start("inline", {"does": "error", "amount": 3})
+    assert loop.finish(failing).result().state is SagaState.COMPLETED
+
+
+@pytest.mark.proves("D-08")
+def test_a_lease_that_was_granted_with_an_unconfirmed_report_is_given_back(store: Store) -> None:
+    """The report is kept, its repetition refused: nobody hears of the lease that came with it."""
+    envelope_agents.EFFECTS.clear()
+    loop = Loop(store)
+    handle = loop.scheduler.start("inline", {"amount": 1})
+    broken = [OperationalError("commit", {}, Exception("gone"))]
+
+    class Unlucky(Leases):
+        """Whose connection breaks once, in the commit of a report."""
+
+        def report(self, *arguments: Any, **named: Any) -> Work | None:
+            following = super().report(*arguments, **named)
+            if broken:
+                raise broken.pop()
+            return following
+
+    node = loop.envelope.node
+    loop.envelope = Envelope(Unlucky(loop.scheduler), node, loop.known, Hands())
+    assert loop.deliver(loop.messages.pop()) == "succeeded"
+    steps = {row.path: row.state for row in loop.rows(Step, handle.saga_id)}
+    assert steps["one"] == "succeeded"
+    assert steps["two"] != "leased", "the lease of nobody was left to run out"
+    assert loop.finish(handle).state() is SagaState.COMPLETED
+    assert list(envelope_agents.EFFECTS.values()) == [["done"]] * 3
+
+
+def test_a_step_of_another_queue_is_never_inline() -> None:
+    steps = sequence(PlannedStep("one", agent="a"), PlannedStep("two", agent="b", inline=True))
+    contracts = {"a": AgentContract(name="a", queue="x"), "b": AgentContract(name="b", queue="y")}
+    definition = Definition(Workflow("w", version=1, steps=steps), contracts)
+    assert definition.followers("one") == frozenset()
+    assert "inline" not in definition.document["workflow"]["steps"]["children"][0]
+    assert definition.document["workflow"]["steps"]["children"][1]["inline"] is True
+    assert Definition.from_document(definition.document).id == definition.id
+
+
+# --- time ----------------------------------------------------------------------------------------
 
 
 def test_time_left_never_grows_and_is_never_negative(loop: Loop) -> None:

@@ -274,13 +274,40 @@ GRANTS = (
         "        if self.clock.monotonic() < 0:\n",
     ),
     mutant(
+        "unheard_grant_left_to_run_out",
+        "a lease whose grant was kept unconfirmed is given back by its process",
+        "D-08",
+        f"{ENVELOPE}::test_a_grant_that_was_kept_though_its_commit_failed_is_given_back_at_once",
+        "orchestration/lease",
+        "            if held.saga_id == saga_id and held.path in paths:\n",
+        "            if held.saga_id == saga_id and held.path not in paths:\n",
+    ),
+    mutant(
+        "unheard_inline_lease_left_to_run_out",
+        "a lease that came with an unconfirmed report is given back by its process",
+        "D-08",
+        f"{ENVELOPE}::test_a_lease_that_was_granted_with_an_unconfirmed_report_is_given_back",
+        "tasks/envelope",
+        "        if tries > 1 and work.followers:\n",
+        "        if tries < 1 and work.followers:\n",
+    ),
+    mutant(
+        "inline_step_sent_as_well",
+        "a step that is gone on with is sent to nobody else",
+        "D-05",
+        f"{ENVELOPE}::test_what_is_inline_is_run_in_the_task_of_the_step_before_it",
+        "orchestration/scheduler",
+        "        rest = [send for send in sends if send is not taken]\n",
+        "        rest = [send for send in sends if send is not event]\n",
+    ),
+    mutant(
         "lease_counted_from_its_arrival",
         "a lease counts from before it was asked for",
         "D-12, SAS-10, INV-1",
         f"{ENVELOPE}::test_a_process_that_was_stopped_until_its_lease_was_over_sends_nothing",
         "tasks/envelope",
-        "self._run(agent, operation, work, _end(asked_at, work), log)",
-        "self._run(agent, operation, work, _end(self.clock.monotonic(), work), log)",
+        "= work, _end(asked_at, work)\n",
+        "= work, _end(self.clock.monotonic(), work)\n",
     ),
     mutant(
         "turned_round_step_keeps_its_attempt",
@@ -297,8 +324,8 @@ GRANTS = (
         "T-2, T-3",
         f"{SCHEDULER}::test_a_process_is_killed_within_the_time_that_the_horizon_counts",
         "orchestration/scheduler",
-        "if asks else timeout) + KILL_GRACE",
-        "if asks else timeout) + 2 * KILL_GRACE",
+        "        time_limit=timeout + KILL_GRACE,\n",
+        "        time_limit=timeout + 2 * KILL_GRACE,\n",
     ),
 )
 
@@ -354,7 +381,7 @@ KEYS = (
         "K-4, row 13",
         f"{DECIDE}::test_a_retry_is_not_sent_when_the_key_was_forgotten_while_it_waited",
         "orchestration/decide",
-        "        if key_forgotten(step, draft.contract(step), draft.plan(step), draft.now):",
+        "        if key_forgotten(step, draft.contract(step), draft.lasting(step), draft.now):",
         "        if False:",
     ),
     mutant(
@@ -408,7 +435,7 @@ KEYS = (
         "K-4, D-29",
         f"{COMMAND}::test_a_retry_is_refused_where_the_key_may_be_forgotten",
         "orchestration/command",
-        "        if not contract.key_alive(age, draft.plan(step).timeout):\n",
+        "        if not contract.key_alive(age, draft.lasting(step)):\n",
         "        if False:\n",
     ),
     mutant(
@@ -840,7 +867,8 @@ MESSAGES = (
         f"{SCHEDULER}::test_a_message_is_sent_after_its_row_is_committed",
         "orchestration/scheduler",
         '            reach("p1")\n'
-        "        return True, self._dispatches(definition, saga_id, decisions)\n",
+        "        rest = [send for send in sends if send is not taken]\n"
+        "        return True, self._dispatches(definition, saga_id, rest)\n",
         "            self.dispatcher.publish(self._dispatches(definition, saga_id, decisions))\n"
         '            reach("p1")\n'
         "        return True, []\n",

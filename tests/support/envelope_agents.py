@@ -116,3 +116,14 @@ twice = Workflow(
         Step("one", agent="waiting.make", retry=FAST), Step("two", agent="plain.make", retry=FAST)
     ),
 )
+
+inline = Workflow(
+    "inline",
+    version=1,
+    input=Order,
+    steps=sequence(
+        Step("one", agent="waiting.make", retry=FAST),
+        Step("two", agent="plain.make", retry=FAST, inline=True),
+        Step("three", agent="waiting.make", retry=FAST, inline=True),
+    ),
+)

@@ -364,3 +364,14 @@ def test_the_horizon_is_the_longest_time_from_the_first_send_to_the_last() -> No
 def test_the_horizon_counts_the_override_that_lasts_longest() -> None:
     policy = RetryPolicy(max_attempts=1, overrides={"Busy": RetryOverride(max_attempts=3)})
     assert policy.horizon(MINUTE) == 2 * MINUTE + 3 * SECOND
+
+
+def test_a_process_that_goes_on_inline_is_killed_within_the_time_that_the_horizon_counts() -> None:
+    minute = timedelta(minutes=1)
+    steps = [Step("a", agent="book", timeout=3 * minute), Step("d", agent="far", timeout=minute)]
+    steps[1:1] = [Step(name, agent="book", timeout=minute, inline=True) for name in ("b", "c")]
+    contracts = {name: AgentContract(name=name, queue=name) for name in ("book", "far")}
+    definition = Definition(Workflow("w", version=1, steps=sequence(*steps)), contracts)
+    # Whichever step the task began with, all that it may go on with is over by then.
+    assert [definition.longest_task(name) for name in "abc"] == [5 * minute] * 3
+    assert definition.longest_task("d") == minute
