@@ -94,10 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
     tally = _run_with_progress(console, runs, options.processes)
     if not options.brief:
         _show_coverage(console, tally.coverage)
-    return _tell(console, tally, options.keep)
+    return tell(console, tally, options.keep)
 
 
-def _tell(console: Console, tally: Tally, directory: Path) -> int:
+def tell(console: Console, tally: Tally, directory: Path) -> int:
     """Show what the runs have shown, and return the exit status."""
     for one, text in tally.violations[:20]:
         console.print(f"{_name(one)}: {text}", soft_wrap=True, highlight=False)
