@@ -20,7 +20,7 @@ from tasks.proof.progress import be_quick, be_quiet, keep, progress
 from tasks.proof.regression import Case, shrink
 from tasks.proof.simulate import Simulation
 
-WIDTH = 140
+WIDTH = 160
 """Columns of a table that goes into a file."""
 BLOCK = 10
 """How many runs are handed to a process at a time."""

@@ -1,6 +1,5 @@
 """The processes of a simulated world: who is acting, on which machine, and how it stops."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -50,7 +49,6 @@ class Process:
     strand: Strand | None = None
     struck_by: str = ""
     reached: list[str] = field(default_factory=list)
-    transactions: Counter[str] = field(default_factory=Counter)
 
     @property
     def kind(self) -> str:
