@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import text
@@ -16,6 +17,8 @@ from tests.support.bench import Bench
 from tests.support.core import Core, line
 from tests.support.postgres import Postgres
 from tests.support.races import blocked, everything
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -102,18 +105,27 @@ def ask(call: Call[None]) -> Answer:
 
 
 class Heals:
-    """A clock by which the outage is over at the first pause, or is noticed when it is too late."""
+    """A clock by which the outage is over at the first pause, or is over just when all time is."""
 
     def __init__(self, outage: ExitStack, *, in_time: bool) -> None:
         self.outage = outage
         self.in_time = in_time
-        self.called = False
+        self.failed = False
 
-    def call(self) -> None:
-        self.called = True
+    def watch(self, write: Callable[..., T]) -> Callable[..., T]:
+        """Return the same write; from its first failure on all time is over."""
+
+        def watched(*given: Any, **named: Any) -> T:
+            try:
+                return write(*given, **named)
+            except DBAPIError:
+                self.failed = True
+                raise
+
+        return watched
 
     def monotonic(self) -> float:
-        if self.in_time or not self.called:
+        if self.in_time or not self.failed:
             return 0.0
         self.outage.close()
         return 1e9
@@ -135,16 +147,17 @@ def bench(url: str) -> Iterator[Bench]:
 @pytest.mark.parametrize("outage", OUTAGES)
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_good_result_that_the_database_did_not_take_is_never_taken_for_a_bad_one(
-    bench: Bench, postgres: Postgres, url: str, outage: str, in_time: bool
+    bench: Bench,
+    postgres: Postgres,
+    url: str,
+    outage: str,
+    in_time: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ExitStack() as stack:
         clock = bench.envelope.clock = Heals(stack, in_time=in_time)
-
-        def fails() -> None:
-            stack.enter_context(OUTAGES[outage](postgres, url))
-            clock.call()
-
-        on_call.append(fails)
+        monkeypatch.setattr(bench.scheduler, "handle", clock.watch(bench.scheduler.handle))
+        on_call.append(lambda: stack.enter_context(OUTAGES[outage](postgres, url)))
         handle = bench.scheduler.start("act")
         with nullcontext() if in_time else pytest.raises(DBAPIError):
             bench.deliver(bench.sent[0])

@@ -93,8 +93,14 @@ class Postgres:
             self._throw_out(name)
 
     def _throw_out(self, database: str) -> None:
-        self._administrator.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database]
+        """End every session of a database, and wait until they are gone."""
+        sessions = "SELECT {} FROM pg_stat_activity WHERE datname = %s"
+        ask = self._administrator.execute
+        ask(sessions.format("pg_terminate_backend(pid)"), [database])
+        eventually(
+            lambda: ask(sessions.format("count(*)"), [database]).fetchone() == (0,),
+            within=20,
+            describe=f"nobody is in {database} any more",
         )
 
     def url_of(self, database: str) -> str:
