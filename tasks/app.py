@@ -12,16 +12,13 @@ from celery import Celery, Task
 from kombu import Queue
 
 from models.states import Operation
-from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.errors import AtalaiaError
-from orchestration.registry import load_module, load_workflows, registry
+from orchestration.registry import load_module, load_workflows
 from orchestration.roster import NodeIdentity
 from orchestration.settings import settings
 from tasks.agent import AGENTS, Agent
+from tasks.queues import all_queues, queue_arguments
 from tasks.runtime import Runtime
-
-START_QUEUE = "atalaia"
-SUPERVISOR_QUEUE = "supervisor"
 
 app = Celery("atalaia")
 app.config_from_object("celeryconfig")
@@ -45,12 +42,6 @@ def join_as(node: NodeIdentity) -> None:
     """Say which node this process, and whatever it forks, belongs to."""
     _node[:] = [node]
     _runtimes.clear()
-
-
-def agent_queues() -> list[str]:
-    """Return the queues of the agents, with those on which they are recovered."""
-    queues = sorted({contract.queue for contract in registry.contracts.values()})
-    return [name for queue in queues for name in (queue, queue + RECOVERY_QUEUE_SUFFIX)]
 
 
 def _register(agent: Agent) -> None:
@@ -77,8 +68,11 @@ def load() -> None:
     load_workflows(settings().workflows)
     for agent in AGENTS.values():
         _register(agent)
-    names = [START_QUEUE, SUPERVISOR_QUEUE, *agent_queues()]
-    app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
+    # Celery gives its default type only to the queue that it makes up when none is named.
+    arguments = queue_arguments(app.conf.task_default_queue_type)
+    app.conf.task_queues = [
+        Queue(name, routing_key=name, queue_arguments=arguments) for name in all_queues()
+    ]
 
 
 @app.task(name="atalaia.start", bind=True, ignore_result=True, throws=(AtalaiaError,))

@@ -14,8 +14,9 @@ from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.errors import ConfigurationError, InputError, UnknownNameError
 from orchestration.settings import Settings, settings
 from orchestration.store import Store
-from tasks.app import START_QUEUE, SUPERVISOR_QUEUE, agent_queues, app
+from tasks.app import app
 from tasks.lookup import existing_store
+from tasks.queues import START_QUEUE, SUPERVISOR_QUEUE, agent_queues
 
 _NODE_NAME = "ATALAIA_NODE_NAME"
 # -P: the folder that one happens to stand in must not shadow our own modules.

@@ -13,8 +13,8 @@ from orchestration import views
 from orchestration.settings import Settings
 from orchestration.store import Store
 from tasks.processes import Child, write_private
+from tasks.queues import SUPERVISOR_QUEUE
 
-SUPERVISOR_QUEUE = "supervisor"
 FLOWER_USER = "atalaia"
 FLOWER_LOGIN = "flower.json"
 FLOWER_FILE = "flower.conf"

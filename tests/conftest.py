@@ -118,7 +118,7 @@ def valkey_url(embedded_broker: str) -> str:
 def broker_url(request: pytest.FixtureRequest) -> str:
     """The URL of a broker; Redis and Valkey are emptied first, RabbitMQ keeps its queues."""
     if request.param == "rabbitmq":
-        return services.given(services.RABBITMQ)
+        return services.rabbitmq()
     if request.param == "redis":
         return _emptied(services.given(services.REDIS))
     url: str = request.getfixturevalue("valkey_url")

@@ -294,7 +294,7 @@ def storm(seed: int, seconds: float, kind: str) -> Iterator[Storm]:
         url = server.set(database="atalaia_storm")
         _lay(url.render_as_string(hide_password=False))
         broker = EmbeddedBroker(home / "broker") if kind == "valkey" else None
-        broker_url = broker.start() if broker else services.given(services.RABBITMQ)
+        broker_url = broker.start() if broker else services.rabbitmq()
         if broker:
             stack.callback(broker.stop)
         assert url.port is not None

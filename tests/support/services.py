@@ -8,7 +8,9 @@ Everything in the given services that the tests use may be emptied.
 import os
 from typing import NoReturn
 
+import kombu
 import pytest
+from amqp.exceptions import PreconditionFailed
 
 POSTGRES = "ATALAIA_TEST_POSTGRES_URL"
 REDIS = "ATALAIA_TEST_REDIS_URL"
@@ -23,6 +25,22 @@ def optional(variable: str) -> str | None:
 def given(variable: str) -> str:
     """Return the URL in ``variable``; skip or fail the test when there is none."""
     return optional(variable) or missing(f"{variable} is not set")
+
+
+def rabbitmq() -> str:
+    """Return RabbitMQ's URL, without the queues of another type that somebody left there."""
+    url = given(RABBITMQ)
+    services = ("cars", "flights", "hotels", "mail", "payments")
+    with kombu.Connection(url) as connection:
+        for name in ("atalaia", "supervisor", *services, *(f"{s}.recovery" for s in services)):
+            wanted = kombu.Queue(name, queue_arguments={"x-queue-type": "quorum"})
+            with connection.channel() as channel:
+                try:
+                    wanted(channel).queue_declare()
+                except PreconditionFailed:
+                    with connection.channel() as other:
+                        wanted(other).delete()
+    return url
 
 
 def missing(reason: str) -> NoReturn:

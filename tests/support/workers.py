@@ -104,7 +104,7 @@ class Rig:
         self.store = Store(self.engine)
         app = Celery("rig", broker=self.broker_url)
         if self.broker_url.startswith("amqp"):
-            app.conf.task_default_queue_type = "quorum"
+            app.conf.task_create_missing_queue_type = "quorum"
         self.celery = app
         self.scheduler = Scheduler(self.store, CeleryDispatcher(app), Registry())
 
