@@ -17,6 +17,7 @@ broker_url = (
     or "memory://localhost/"
 )
 _amqp = broker_url.startswith("amqp")
+_sentinel = broker_url.startswith("sentinel")
 
 # JSON only, ids only.
 accept_content = ["json"]
@@ -34,8 +35,11 @@ task_acks_late = True
 worker_prefetch_multiplier = 1
 # Attempts are counted and repeated in SQL; Celery must repeat nothing by itself.
 task_reject_on_worker_lost = False
+task_retry_on_worker_lost = False
 task_acks_on_failure = True
 task_acks_on_timeout = True
+# It would look into a result backend; the fence on the row does it better.
+worker_deduplicate_successful_tasks = False
 # A blip of the broker's connection is harmless; killing a running call makes its outcome unknown.
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_lost_wait = 3.0
@@ -53,19 +57,34 @@ task_publish_retry_policy = {
     "interval_step": 0.2,
     "interval_max": 0.5,
 }
-broker_transport_options = (
-    {"confirm_publish": True}
-    if _amqp
-    else {
-        # Far above the longest step: recovery is the supervisor's; a redelivery only costs time.
-        "visibility_timeout": 7200,
-        # Without these a frozen broker hangs its callers for ever.
-        "socket_timeout": 10,
-        "socket_connect_timeout": 3,
-        "socket_keepalive": True,
-        "health_check_interval": 15,
+_rabbitmq: dict[str, object] = {
+    # Otherwise a message that the server refuses or loses on the way counts as sent.
+    "confirm_publish": True,
+}
+# They hold for Valkey, too, and for both behind Sentinel.
+_redis: dict[str, object] = {
+    # Far above the longest step: recovery is the supervisor's; a redelivery only costs time.
+    "visibility_timeout": 7200,
+    # What a dead worker held is looked for every ten seconds, not every hundred.
+    "unacked_restore_interval": 10,
+    "unacked_restore_throttle": 1,
+    # Without these a frozen broker hangs its callers for ever.
+    "socket_timeout": 10,
+    "socket_connect_timeout": 3,
+    "socket_keepalive": True,
+    "health_check_interval": 15,
+    # What timed out may be in the queue; the sweep knows whether it was taken.
+    "retry_on_timeout": False,
+}
+if _sentinel:
+    _redis |= {
+        "master_name": _settings.broker_master,
+        # The guards must answer, too, or be passed over for the next one.
+        "sentinel_kwargs": {"socket_timeout": 3, "socket_connect_timeout": 3},
     }
-)
+broker_transport_options = _rabbitmq if _amqp else _redis
+# RabbitMQ: a connection that is cut off without a word is noticed after about a minute.
+broker_heartbeat = 30
 
 # A queue that nobody declared is a typo.
 task_create_missing_queues = False
@@ -73,10 +92,17 @@ task_default_queue = "atalaia"
 # Not the queue's name: an app that sends to the queue by name declares an exchange called so.
 task_default_exchange = "atalaia-tasks"
 task_default_exchange_type = "topic" if _amqp else "direct"
+# Quorum queues are replicated, and keep their messages when a node of the cluster is lost.
+# RabbitMQ 4 drops a message after twenty deliveries, long after a sweep has sent another one.
 task_default_queue_type = "quorum" if _amqp else "classic"
+# A quorum queue knows no prefetch limit of a whole connection: it is then set for each consumer.
+worker_detect_quorum_queues = True
+task_default_delivery_mode = 2  # Written to disk.
 
 # No revokes, no rate limits, no estimated times of arrival: those are kept in SQL.
 worker_disable_rate_limits = True
+# None is ever sent; if some come from elsewhere, they may not fill the worker's memory.
+worker_eta_task_limit = 100
 worker_max_tasks_per_child = 1000
 worker_soft_shutdown_timeout = 5.0
 worker_enable_soft_shutdown_on_idle = True

@@ -10,7 +10,7 @@ import select
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, create_engine, event
+from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.compiler import compiles
@@ -21,6 +21,8 @@ from models.base import Instant, Json
 from orchestration.errors import ConfigurationError
 
 LOCK_TIMEOUT_SECONDS = 30
+POOL_SIZE = 5
+"""Connections that a process keeps; when busy, it opens as many more."""
 READS = "atalaia_reads"
 """Execution option of a transaction that only reads: it does not take SQLite's write lock."""
 _PRAGMAS = (
@@ -29,6 +31,17 @@ _PRAGMAS = (
     "foreign_keys=ON",
     f"busy_timeout={LOCK_TIMEOUT_SECONDS * 1000}",
 )
+
+_PROMISES = {
+    "sqlite": """
+        SELECT 'journal_mode', journal_mode FROM pragma_journal_mode
+        UNION ALL SELECT 'synchronous', synchronous FROM pragma_synchronous""",
+    "postgresql": """
+        SELECT name, setting FROM pg_settings WHERE name IN (
+            'fsync', 'full_page_writes', 'idle_in_transaction_session_timeout', 'lock_timeout',
+            'server_version_num', 'statement_timeout', 'synchronous_commit',
+            'synchronous_standby_names', 'transaction_timeout')""",
+}
 
 
 class _DatabaseNow(FunctionElement[datetime]):
@@ -72,7 +85,7 @@ def _sqlite_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -
     return f"json_group_object({name}, json({document}))"
 
 
-def open_engine(url: str, *, pool_size: int = 5) -> Engine:
+def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> Engine:
     """Return an engine for ``url`` (``sqlite:///…`` or ``postgresql+psycopg://…``).
 
     Raises ``ConfigurationError`` for a URL that cannot be understood.
@@ -97,6 +110,12 @@ def open_engine(url: str, *, pool_size: int = 5) -> Engine:
     )
     event.listen(engine, "checkout", _refuse_if_hung_up)
     return engine
+
+
+def promises(connection: Connection) -> dict[str, str]:
+    """Return the settings that decide whether what was committed is kept, as they hold for us."""
+    rows = connection.execute(text(_PROMISES[connection.dialect.name]))
+    return {name: str(value) for name, value in rows}
 
 
 def without_transactions(engine: Engine) -> Engine:

@@ -34,7 +34,9 @@ class Settings(BaseSettings):
     database_url: str | None = None
     """``sqlite:///…`` or ``postgresql+psycopg://…``; unset: SQLite in ``home``."""
     broker_url: str | None = None
-    """``redis://…`` or ``amqp://…``; unset: the embedded broker in ``home``."""
+    """``redis://…``, ``sentinel://…`` or ``amqp://…``; unset: the embedded broker in ``home``."""
+    broker_master: str | None = None
+    """With ``sentinel://…``: the name under which Sentinel watches the primary."""
     workflows: Names = ("orchestration.workflows",)
     agents: Names = ("tasks.agents",)
     node_name: str | None = None
@@ -62,6 +64,9 @@ class Settings(BaseSettings):
                 f"node_timeout ({self.node_timeout}) must be at least three times node_heartbeat "
                 f"({self.node_heartbeat}), or a busy node is taken for a dead one"
             )
+            raise ValueError(msg)
+        if (self.broker_url or "").startswith("sentinel") and not self.broker_master:
+            msg = "broker_url is sentinel://…, so broker_master must name the primary it watches"
             raise ValueError(msg)
         return self
 

@@ -157,18 +157,30 @@ def _resolution(incident: IncidentShown) -> str:
 def finding_table(findings: Iterable[Finding]) -> RenderableType:
     """Return what was looked at, what is wrong last."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    styles = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+    styles = {
+        Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "bold red"
+    }  # fmt: skip
     for finding in sorted(findings, key=lambda one: list(Level).index(one.level)):
-        text = Text("\n".join(map(plain, finding.text.splitlines())))
+        remedy = f"to do: {finding.remedy}" if finding.remedy else ""
+        lines = [*finding.text.splitlines(), finding.why, remedy]
+        text = Text("\n".join(plain(line) for line in lines if line))
         table.add_row(Text(finding.level, style=styles[finding.level]), finding.about, text)
     return table
 
 
 def finding_lists(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
-    """Return the same as a document: errors and warnings apart."""
+    """Return the same as a document, by how bad it is."""
+    names = {
+        "errors": Level.ERROR, "warnings": Level.WARNING, "notes": Level.NOTE, "ok": Level.OK
+    }  # fmt: skip
+    told = ("about", "text", "setting", "why", "remedy")
     return {
-        name: [{"about": f.about, "text": f.text} for f in findings if f.level is level]
-        for name, level in (("errors", Level.ERROR), ("warnings", Level.WARNING), ("ok", Level.OK))
+        name: [
+            {word: value for word in told if (value := getattr(finding, word))}
+            for finding in findings
+            if finding.level is level
+        ]
+        for name, level in names.items()
     }
 
 

@@ -171,16 +171,32 @@ def test_an_incident_tells_how_it_was_answered() -> None:
 def test_what_is_wrong_stands_last_and_apart() -> None:
     findings = [
         Finding(level=Level.ERROR, about="database", text="away\nreally"),
+        Finding(
+            level=Level.NOTE, about="broker", text="full", setting="size", why="lost", remedy="grow"
+        ),
         Finding(level=Level.OK, about="settings", text="fine"),
         Finding(level=Level.WARNING, about="nodes", text="none"),
     ]
     told = [line.split()[:2] for line in printed(finding_table(findings)).splitlines()]
-    assert told == [["ok", "settings"], ["warning", "nodes"], ["error", "database"], ["really"]]
+    assert told == [
+        ["ok", "settings"],
+        ["note", "broker"],
+        ["lost"],
+        ["to", "do:"],
+        ["warning", "nodes"],
+        ["error", "database"],
+        ["really"],
+    ]
     assert {name: len(found) for name, found in finding_lists(findings).items()} == {
         "errors": 1,
         "warnings": 1,
+        "notes": 1,
         "ok": 1,
     }
+    assert finding_lists(findings)["notes"] == [
+        {"about": "broker", "text": "full", "setting": "size", "why": "lost", "remedy": "grow"}
+    ]
+    assert finding_lists(findings)["ok"] == [{"about": "settings", "text": "fine"}]
 
 
 def test_every_state_has_a_colour() -> None:

@@ -78,3 +78,11 @@ def test_a_node_must_miss_several_heartbeats_before_it_counts_as_dead(
         settings()
     monkeypatch.setenv("ATALAIA_NODE_TIMEOUT", "9")
     assert settings().node_timeout == timedelta(seconds=9)
+
+
+def test_sentinel_wants_the_name_of_its_primary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATALAIA_BROKER_URL", "sentinel://127.0.0.1:26379/0")
+    with pytest.raises(ConfigurationError, match="broker_master must name"):
+        settings()
+    monkeypatch.setenv("ATALAIA_BROKER_MASTER", "mymaster")
+    assert settings().broker_master == "mymaster"
