@@ -23,6 +23,7 @@ from orchestration.doubt import (
     LOST_COMMITS,
     case_of,
     distrust,
+    hasten,
     is_late,
     key_forgotten,
     lose,
@@ -43,6 +44,7 @@ from orchestration.events import (
     Event,
     Failed,
     FailureKind,
+    Hastened,
     Lost,
     Nudged,
     Reported,
@@ -77,6 +79,8 @@ def decide(
             _answered(draft, event)
         case Woken():
             _woken(draft, event)
+        case Hastened():
+            hasten(draft, event.path)
         case Lost():
             _lost(draft, event)
         case Crashed():
@@ -205,7 +209,7 @@ def _woken(draft: Draft, event: Woken) -> None:
         case StepState.UNKNOWN if step.kind == late.WATCH:
             late.watch(draft, step, None)
         case StepState.UNKNOWN:
-            unanswered = Unclear(f"no answer to the {step.inquiry}") if step.inquiry else None
+            unanswered = Unclear(f"no answer to the {step.question}") if step.inquiry else None
             settle(draft, step, unanswered)
 
 

@@ -6,16 +6,15 @@ from typing import Any
 
 from models.states import STEP_SETTLED, AttemptState, Direction, Operation, SagaState, StepState
 from orchestration.contract import AgentContract
-from orchestration.draft import ASKING_CEILING, MAY_BE_UNSENT, Draft, spaced
+from orchestration.draft import ASKING_CEILING, MAY_BE_UNSENT, POLL, Draft, spaced
 from orchestration.events import Failed, FailureKind
 from orchestration.late import WATCH, watch_for
 from orchestration.recovery import Action, Case, Verdict, resolve, resolve_undo
 from orchestration.signals import Absent, Answer, Applied
-from orchestration.snapshot import StepSnapshot, changed, roll
+from orchestration.snapshot import AGAIN, StepSnapshot, changed, roll
 
 KEY_FORGOTTEN = "the remote may have forgotten the key before an attempt under it would be over"
 LOST_COMMITS = "the database may have lost commits"
-POLL = timedelta(seconds=1)
 AT_ONCE = timedelta(0)
 
 
@@ -163,7 +162,7 @@ def _apply(  # noqa: PLR0913 - the arms share everything
             if verdict.watch:
                 watch_for(draft, seen)
         case Action.ASK:
-            wait = _spacing(seen, verdict, answer)
+            wait = _spacing(draft, seen, verdict, answer)
             draft.ask(step, verdict.operation, why, row=row, wait=wait, closes=closes, **changes)
         case Action.UNDO:
             draft.answered(step.path, "by_itself", "scheduler", why)
@@ -195,12 +194,34 @@ def _delay(
     return AT_ONCE if verdict.at_once else policy.delay(step.failure_count, chance)
 
 
-def _spacing(step: StepSnapshot, verdict: Verdict, answer: Answer | None) -> timedelta:
+def _spacing(
+    draft: Draft, step: StepSnapshot, verdict: Verdict, answer: Answer | None
+) -> timedelta:
     """Return how long to wait with a question: the first is asked at once, the others spaced."""
-    if verdict.wait is not None:
-        return verdict.wait
     first = verdict.operation is Operation.CLOSE and step.inquiry != Operation.CLOSE
-    return AT_ONCE if first or answer is None else spaced(POLL, step.asked_count, ASKING_CEILING)
+    usual = AT_ONCE if first or answer is None else spaced(POLL, step.asked_count, ASKING_CEILING)
+    wait = usual if verdict.wait is None else verdict.wait
+    return draft.unless_hastened(step, answer, wait)
+
+
+def hasten(draft: Draft, path: str) -> None:
+    """Ask about a step in doubt sooner than planned, since its partner says that there is news.
+
+    Whoever rings is not believed and costs little: there is one question a second at most, and it
+    is not counted among those that were asked in vain. If one is under way, its answer may be older
+    than the news, so the next one follows on it.
+    """
+    step = draft.steps.get(path)
+    if step is None or step.state is not StepState.UNKNOWN or not draft.contract(step).probe:
+        return
+    why = "its partner says that there is news"
+    same: dict[str, Any] = {"state": StepState.UNKNOWN}
+    if step.inquiry == Operation.PROBE:
+        draft.move(step, "hasten", why, inquiry=step.inquiry + AGAIN, **same)
+    elif step.inquiry is None and (wait := draft.soonest(step)) <= AT_ONCE:
+        draft.ask(step, Operation.PROBE, why, row=None, wait=wait, counted=False)
+    elif step.inquiry is None and step.wake_at and step.wake_at > draft.now + wait:
+        draft.move(step, "hasten", why, wake_at=draft.now + wait, **same)
 
 
 def settle_undo(draft: Draft, step: StepSnapshot, failure: Failed, *, closes: AttemptState) -> None:

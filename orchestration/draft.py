@@ -35,6 +35,7 @@ from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
 
 REDELIVERY = timedelta(seconds=5)
 REDELIVERY_CEILING = timedelta(minutes=10)
+POLL = timedelta(seconds=1)
 ASKING = timedelta(seconds=5)
 ASKING_CEILING = timedelta(minutes=5)
 
@@ -229,6 +230,7 @@ class Draft:
         *,
         row: str | None,
         wait: timedelta,
+        counted: bool = True,
         **changes: Any,
     ) -> StepSnapshot:
         """Ask the remote service through the step's agent, now or after ``wait``."""
@@ -245,7 +247,7 @@ class Draft:
             state=StepState.UNKNOWN,
             inquiry=str(operation),
             inquiry_no=step.inquiry_no + 1,
-            asked_count=step.asked_count + 1,
+            asked_count=step.asked_count + counted,
             asked_at=self.now,
             wake_at=self.now + spaced(ASKING, step.asked_count, ASKING_CEILING),
             **changes,
@@ -254,6 +256,18 @@ class Draft:
             Send(operation=operation, path=step.path, agent=step.agent, number=after.inquiry_no)
         )
         return after
+
+    def soonest(self, step: StepSnapshot) -> timedelta:
+        """Return how long to wait so that there is one question in a ``POLL`` at most."""
+        nothing = timedelta(0)
+        return max(step.asked_at + POLL - self.now, nothing) if step.asked_at else nothing
+
+    def unless_hastened(
+        self, step: StepSnapshot, answer: Answer | None, wait: timedelta
+    ) -> timedelta:
+        """Return ``wait``, or less where news came while the question was under way."""
+        hastened = answer is not None and step.inquiry != step.question
+        return min(wait, self.soonest(step)) if hastened else wait
 
     def park(
         self, step: StepSnapshot, kind: str, why: str, *, row: str | None = None, **changes: Any

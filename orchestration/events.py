@@ -107,6 +107,13 @@ class Woken:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hastened:
+    """The partner of a step has rung: there is news. What it is, is asked and not believed."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lost:
     """The process that held the lease of this attempt is gone."""
 
@@ -174,6 +181,7 @@ Event = (
     | Reported
     | Answered
     | Woken
+    | Hastened
     | Lost
     | Crashed
     | DeadlinePassed

@@ -1,6 +1,7 @@
 """Handle: what the caller of ``start`` holds. It reads SQL; no Celery result backend is needed."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -30,6 +31,19 @@ class Handle:
         self.store = store
         self.saga_id = saga_id
         self.created = created
+        self.unsent: Callable[[], None] | None = None
+        """Sends what nobody will send by himself after the caller's commit."""
+
+    def publish(self) -> None:
+        """Send the first messages, after the commit of the ``connection`` that was given to start.
+
+        Needed only where a commit tells nobody of itself: with a connection of the DB-API or of
+        SQLAlchemy Core. If it is forgotten, the supervisor sends them some seconds later. Too
+        early, twice or after a rollback it does no harm: an agent that finds no step drops them.
+        """
+        unsent, self.unsent = self.unsent, None
+        if unsent is not None:
+            unsent()
 
     def state(self) -> SagaState:
         """Return the saga's present state; ``NotFoundError`` if its start was rolled back."""

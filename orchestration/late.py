@@ -139,4 +139,5 @@ def watch(draft: Draft, step: StepSnapshot, given: Answer | None) -> None:
     asked = given is None and step.inquiry is None
     wait = timedelta(0) if asked else spaced(WATCHING, step.asked_count, WATCHING_CEILING)
     why = resolve_late(given).why
+    wait = draft.unless_hastened(step, given, wait)
     draft.ask(step, Operation.PROBE, why, row="17", wait=wait)

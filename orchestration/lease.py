@@ -154,7 +154,7 @@ class Leases:
                 return None
             step = step_snapshot(row)
             current = step.state is StepState.UNKNOWN and step.inquiry_no == number
-            if not current or step.inquiry != operation:
+            if not current or step.question != operation:
                 return None
             definition = self.scheduler.definition(connection, row.definition_id)
         return self._work(saga_id, step, row, definition, attempt=step.attempt)

@@ -1,38 +1,36 @@
 """Sending after the commit of somebody else's transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from orchestration.events import Dispatch
-from orchestration.ports import Dispatcher
-
 _PENDING = "atalaia_pending"
 
 
-def publish_after_commit(
-    session: Session, dispatcher: Dispatcher, dispatches: Sequence[Dispatch]
-) -> None:
-    """Publish when the session's outermost transaction commits; forget it when that rolls back.
+def after_commit_of(session: Session) -> Callable[[Callable[[], None]], None]:
+    """Return what has something done when the session's outermost transaction commits.
 
-    A savepoint that is rolled back may leave a message without a row: the agent finds no step and
-    drops it.
+    It is forgotten when that rolls back. A savepoint that is rolled back may leave a message
+    without a row: the agent finds no step and drops it.
     """
-    pending = session.info.get(_PENDING)
-    if pending is None:
-        pending = session.info[_PENDING] = []
-        event.listen(session, "after_commit", _publish)
-        event.listen(session, "after_rollback", _forget)
-    pending.append((dispatcher, list(dispatches)))
+
+    def later(act: Callable[[], None]) -> None:
+        if _PENDING not in session.info:
+            session.info[_PENDING] = []
+            event.listen(session, "after_commit", _act)
+            event.listen(session, "after_rollback", _forget)
+        session.info[_PENDING].append(act)
+
+    return later
 
 
-def _publish(session: Session) -> None:
+def _act(session: Session) -> None:
     if session.in_nested_transaction():  # releasing a savepoint is not a commit
         return
     pending, session.info[_PENDING] = session.info.get(_PENDING, []), []
-    for dispatcher, dispatches in pending:
-        dispatcher.publish(dispatches)
+    for act in pending:
+        act()
 
 
 def _forget(session: Session) -> None:

@@ -5,10 +5,12 @@ steps may be undone now and is the node unwound (backward). New kinds answer the
 """
 
 from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
 
-from models.states import STEP_DONE_FORWARD, Direction, StepState
+from models.states import STEP_DONE_FORWARD, Direction, SagaState, StepState
 from orchestration.definition import Definition, Parallel, Sequence, Step
-from orchestration.snapshot import StepSnapshot
+from orchestration.snapshot import SagaSnapshot, StepSnapshot
 
 Tree = Step | Sequence | Parallel
 Steps = Mapping[str, StepSnapshot]
@@ -57,3 +59,26 @@ def to_undo(node: Tree, steps: Steps, definition: Definition) -> tuple[bool, lis
         return True, []
     answers = [to_undo(child, steps, definition) for child in node.children]
     return all(done for done, _ in answers), [path for _, paths in answers for path in paths]
+
+
+def new_saga(definition: Definition, saga_id: UUID, now: datetime) -> SagaSnapshot:
+    """Return a saga of which nothing is under way yet."""
+    deadline_at = now + definition.workflow.deadline
+    steps = {
+        step.name: StepSnapshot(
+            path=step.name,
+            kind="agent",
+            agent=step.agent,
+            queue=definition.contracts[step.agent].queue,
+            direction=Direction.FORWARD,
+            state=StepState.WAITING,
+        )
+        for step in definition.workflow.by_name.values()
+    }
+    return SagaSnapshot(
+        id=saga_id,
+        state=SagaState.RUNNING,
+        deadline_at=deadline_at,
+        wake_at=deadline_at,
+        steps=steps,
+    )

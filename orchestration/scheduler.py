@@ -7,15 +7,17 @@ it, is committed together; the broker only hears of it afterwards and may forget
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
-from models.states import Direction, Operation, SagaState, StepState
+from models.states import Operation
 from orchestration import due
+from orchestration.borrowed import join
 from orchestration.contract import KILL_GRACE
 from orchestration.decide import decide
 from orchestration.definition import Definition, Workflow
@@ -36,6 +38,7 @@ from orchestration.events import (
     Dispatch,
     Distrusted,
     Event,
+    Hastened,
     Lost,
     MoveStep,
     Nudged,
@@ -47,10 +50,10 @@ from orchestration.events import (
 )
 from orchestration.failpoint import reach
 from orchestration.handle import Handle
-from orchestration.outbox import publish_after_commit
+from orchestration.plan import new_saga
 from orchestration.ports import Dispatcher
 from orchestration.registry import Registry, difference
-from orchestration.snapshot import SagaSnapshot, StepSnapshot
+from orchestration.statement import AnyConnection
 from orchestration.store import Store
 from orchestration.writer import StaleWriteError, apply
 
@@ -103,7 +106,7 @@ class Scheduler:
                 self._ensure_stored(connection, definition)
         return [definition.id for definition in definitions]
 
-    def _ensure_stored(self, connection: Connection, definition: Definition) -> None:
+    def _ensure_stored(self, connection: AnyConnection, definition: Definition) -> None:
         if definition.id in self._definitions:
             return
         workflow = definition.workflow
@@ -118,7 +121,7 @@ class Scheduler:
                 diff = difference(row.document, definition.document)
                 raise DefinitionChangedError(workflow.name, workflow.version, diff)
 
-    def definition(self, connection: Connection, definition_id: str) -> Definition:
+    def definition(self, connection: AnyConnection, definition_id: str) -> Definition:
         """Return the definition that a saga is pinned to."""
         known = self._definitions.get(definition_id)
         if known is None:
@@ -127,7 +130,7 @@ class Scheduler:
         return known
 
     def _definition_for_start(
-        self, connection: Connection, workflow: Workflow | str
+        self, connection: AnyConnection, workflow: Workflow | str
     ) -> tuple[Workflow, str, Definition]:
         """Return the workflow, and the stored definition that a new saga is pinned to."""
         if isinstance(workflow, str):
@@ -161,29 +164,38 @@ class Scheduler:
         input: Any = None,  # noqa: A002 - the field's own word
         *,
         key: str | None = None,
-        session: Session | None = None,
+        session: Session | scoped_session[Any] | None = None,
+        connection: Any = None,
     ) -> Handle:
         """Start a saga and return its handle.
 
-        With ``session``, everything is written in the caller's own transaction, so that it commits
-        or rolls back together with the caller's rows, and the first messages go out after the
-        commit. The same ``key`` with the same input returns the saga that is there already.
+        With ``session`` (SQLAlchemy's) or ``connection`` (Django's, of SQLAlchemy Core, of psycopg
+        or of sqlite3), everything is written in the caller's own open transaction, so that it
+        commits or rolls back together with the caller's rows. A session and Django send the first
+        messages after the commit; of the others nobody else hears, so the caller calls
+        ``handle.publish()`` then, or the supervisor sends them some seconds later.
+
+        The same ``key`` with the same input returns the saga that is there already.
 
         Raises ``InputError``, ``UnknownNameError``, ``StartConflictError``,
         ``DefinitionChangedError``; nothing is written then.
         """
-        if session is not None:
-            handle, dispatches = self._start(session.connection(), workflow, input, key)
-            publish_after_commit(session, self.dispatcher, dispatches)
+        if session is not None or connection is not None:
+            joined = join(self.store.engine.dialect, session, connection)
+            with joined.errors:
+                handle, dispatches = self._start(joined.connection, workflow, input, key)
+            handle.unsent = partial(self.dispatcher.publish, dispatches)
+            if joined.after_commit is not None:
+                joined.after_commit(handle.publish)
             return handle
-        with self.store.transaction() as connection:
-            handle, dispatches = self._start(connection, workflow, input, key)
+        with self.store.transaction() as own:
+            handle, dispatches = self._start(own, workflow, input, key)
         reach("p0")
         self.dispatcher.publish(dispatches)
         return handle
 
     def _start(
-        self, connection: Connection, workflow: Workflow | str, raw: Any, key: str | None
+        self, connection: AnyConnection, workflow: Workflow | str, raw: Any, key: str | None
     ) -> tuple[Handle, list[Dispatch]]:
         plan, definition_id, definition = self._definition_for_start(connection, workflow)
         value = plan.parse_input(raw)
@@ -191,7 +203,7 @@ class Scheduler:
             msg = f"key: must be 1 to {LONGEST_KEY} characters long, got {len(key)}"
             raise InputError(msg)
         now = self.store.time(connection)
-        saga = _new_saga(definition, self.new_id(), now)
+        saga = new_saga(definition, self.new_id(), now)
         row = {
             "id": saga.id,
             "definition_id": definition_id,
@@ -213,7 +225,7 @@ class Scheduler:
         apply(connection, saga.id, rest, actor=self.actor, now=now)
         return Handle(self.store, saga.id), self._dispatches(definition, saga.id, rest)
 
-    def _existing(self, connection: Connection, workflow: str, key: str, value: Any) -> UUID:
+    def _existing(self, connection: AnyConnection, workflow: str, key: str, value: Any) -> UUID:
         row = self.store.saga_of_key(connection, workflow, key)
         if row.input != value:
             msg = (
@@ -295,6 +307,14 @@ class Scheduler:
         event = Woken(path=path, queued=queued, unserved=unserved)
         return self.handle(saga_id, event, actor="supervisor", skip_locked=True)
 
+    def hasten(self, saga_id: UUID, path: str, *, by: str = "webhook") -> bool:
+        """Ask about a step in doubt now: its partner has said that there is news.
+
+        For a webhook. It is a doorbell: nothing of it is believed, the probe learns the truth. If
+        nothing is in doubt there, nothing happens; tell whether there is such a saga.
+        """
+        return self.handle(saga_id, Hastened(path=path), actor=by)
+
     def deadline(self, saga_id: UUID) -> bool:
         """Act on a saga whose deadline has passed."""
         return self.handle(saga_id, DeadlinePassed(), actor="supervisor", skip_locked=True)
@@ -341,28 +361,6 @@ class Scheduler:
         if not self.handle(saga_id, event, actor=by):
             msg = f"there is no saga {saga_id}"
             raise NotFoundError(msg)
-
-
-def _new_saga(definition: Definition, saga_id: UUID, now: datetime) -> SagaSnapshot:
-    deadline_at = now + definition.workflow.deadline
-    steps = {
-        step.name: StepSnapshot(
-            path=step.name,
-            kind="agent",
-            agent=step.agent,
-            queue=definition.contracts[step.agent].queue,
-            direction=Direction.FORWARD,
-            state=StepState.WAITING,
-        )
-        for step in definition.workflow.by_name.values()
-    }
-    return SagaSnapshot(
-        id=saga_id,
-        state=SagaState.RUNNING,
-        deadline_at=deadline_at,
-        wake_at=deadline_at,
-        steps=steps,
-    )
 
 
 def _dispatch(definition: Definition, saga_id: UUID, send: Send) -> Dispatch:

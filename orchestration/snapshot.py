@@ -9,6 +9,8 @@ from uuid import UUID, uuid5
 from models.states import Direction, SagaState, StepState
 
 NAMESPACE = UUID("6f1c7a52-3a57-5d0e-9f0b-0a7a1a1a0001")
+AGAIN = " again"
+"""Ends an inquiry whose answer may be older than some news, so that it is asked again after it."""
 LATE = "~late"
 """Ends the path of the row that watches for, and undoes, a late effect of the step before it."""
 
@@ -47,6 +49,11 @@ class StepSnapshot:
     def name(self) -> str:
         """The name of the step definition that this row is an instance of."""
         return self.path.removesuffix(LATE)
+
+    @property
+    def question(self) -> str | None:
+        """What is being asked about it: ``probe``, ``close`` or nothing."""
+        return self.inquiry and self.inquiry.removesuffix(AGAIN)
 
 
 @dataclass(frozen=True, kw_only=True)

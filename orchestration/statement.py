@@ -17,8 +17,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
 from models.base import REMEMBERED
+from orchestration.borrowed import Borrowed
 
 Convert = Callable[[Any], Any] | None
+AnyConnection = Connection | Borrowed
 
 
 class Prepared:
@@ -27,26 +29,27 @@ class Prepared:
     def __init__(self, statement: Executable, columns: Iterable[str] = ()) -> None:
         self.statement: Any = statement
         self.columns = tuple(columns)
-        self._forms: dict[str, _Form] = {}
+        self._forms: dict[tuple[str, str], _Form] = {}
 
     def _form(self, dialect: Dialect) -> "_Form":
-        form = self._forms.get(dialect.name)
+        driver = (dialect.name, dialect.driver)
+        form = self._forms.get(driver)
         if form is None:
-            form = self._forms[dialect.name] = _Form(self.statement, self.columns, dialect)
+            form = self._forms[driver] = _Form(self.statement, self.columns, dialect)
         return form
 
-    def change(self, connection: Connection, **values: Any) -> int:
+    def change(self, connection: AnyConnection, **values: Any) -> int:
         """Run it and return how many rows it changed."""
         form = self._form(connection.dialect)
         changed: int = _run(connection, form.sql, form.bind(values)).rowcount
         return changed
 
-    def change_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def change_many(self, connection: AnyConnection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Run it once for each of ``rows``, which all hold the same names."""
         form = self._form(connection.dialect)
         _run(connection, form.sql, [form.bind(row) for row in rows])
 
-    def all(self, connection: Connection, **values: Any) -> list[Any]:
+    def all(self, connection: AnyConnection, **values: Any) -> list[Any]:
         """Run it and return its rows, each with its columns as attributes."""
         form = self._form(connection.dialect)
         result = _run(connection, form.sql, form.bind(values))
@@ -55,7 +58,7 @@ class Prepared:
         finally:
             result.close()
 
-    def first(self, connection: Connection, **values: Any) -> Any | None:
+    def first(self, connection: AnyConnection, **values: Any) -> Any | None:
         """Run it and return its first row, or ``None``."""
         rows = self.all(connection, **values)
         return rows[0] if rows else None
@@ -68,7 +71,7 @@ class Batch:
     see the rows as they were before any of them, so a second change of a row begins a new one.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: AnyConnection) -> None:
         self.connection = connection
         self.missed: list[str] = []
         """The rows that a change did not find."""
@@ -96,7 +99,7 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 def _run_joined(
-    connection: Connection, parts: Sequence[tuple[Prepared, Mapping[str, Any]]]
+    connection: AnyConnection, parts: Sequence[tuple[Prepared, Mapping[str, Any]]]
 ) -> Sequence[int]:
     """Run several changes as one statement; return how many rows each of them changed."""
     forms = [statement._form(connection.dialect) for statement, _ in parts]  # noqa: SLF001
@@ -119,24 +122,30 @@ def _join(texts: tuple[str, ...]) -> str:
     return f"WITH {heads} SELECT {counts}"
 
 
-def _run(connection: Connection, sql: str, parameters: Any) -> Any:
+def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
     """Run a text with converted parameters: one set, or a list of sets; return the cursor.
 
     It goes to the driver itself: SQLAlchemy's own way costs several times what the drivers need. Of
     what that way does, an error's class and a lost connection matter here. Whoever listens to
-    SQLAlchemy's statements, as tracing does, hears of these too, at the price of its own way.
+    SQLAlchemy's statements, as tracing does, hears of these too, at the price of its own way. On a
+    borrowed connection an error stays the driver's own, which the connection's owner can take.
     """
+    if isinstance(connection, Borrowed):
+        return _execute(connection.cursor(), sql, parameters)
     if connection.dispatch.before_cursor_execute:
         return connection.exec_driver_sql(sql, parameters)
     driver: Any = connection.connection.dbapi_connection
     try:
-        cursor = driver.cursor()
-        if isinstance(parameters, list):
-            cursor.executemany(sql, parameters)
-        else:
-            cursor.execute(sql, parameters)
+        return _execute(driver.cursor(), sql, parameters)
     except connection.dialect.loaded_dbapi.Error as error:
         raise _told(connection, sql, parameters, error) from error
+
+
+def _execute(cursor: Any, sql: str, parameters: Any) -> Any:
+    if isinstance(parameters, list):
+        cursor.executemany(sql, parameters)
+    else:
+        cursor.execute(sql, parameters)
     return cursor
 
 

@@ -34,7 +34,7 @@ from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.database import database_now, json_object, without_transactions
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
-from orchestration.statement import Prepared
+from orchestration.statement import AnyConnection, Prepared
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -139,21 +139,20 @@ class Store:
             with self.transaction() as connection:
                 yield connection
 
-    def time(self, connection: Connection) -> datetime:
+    def time(self, connection: AnyConnection) -> datetime:
         """Return the database's time."""
         now: datetime = self._time.all(connection)[0].now
         return now
 
     # --- definitions ---------------------------------------------------------------------------
 
-    def definition_document(self, connection: Connection, definition_id: str) -> dict[str, Any]:
+    def definition_document(self, connection: AnyConnection, definition_id: str) -> dict[str, Any]:
         """Return the document that a saga is pinned to."""
-        query = select(_definitions.c.document).where(_definitions.c.id == definition_id)
-        document: dict[str, Any] = connection.execute(query).scalar_one()
+        document: dict[str, Any] = _DOCUMENT.all(connection, defined=definition_id)[0].document
         return document
 
     def find_definition(
-        self, connection: Connection, workflow: str, version: int | None = None
+        self, connection: AnyConnection, workflow: str, version: int | None = None
     ) -> Any | None:
         """Return (id, version, document) of a version, or of the newest, or ``None``."""
         if version is None:
@@ -161,7 +160,7 @@ class Store:
         return _VERSION.first(connection, called=workflow, numbered=version)
 
     def add_definition_unless_known(
-        self, connection: Connection, definition_id: str, document: Mapping[str, Any]
+        self, connection: AnyConnection, definition_id: str, document: Mapping[str, Any]
     ) -> None:
         """Store a definition once; one with the same name and version is left as it is."""
         workflow = document["workflow"]
@@ -176,19 +175,18 @@ class Store:
 
     # --- starting ------------------------------------------------------------------------------
 
-    def add_saga_unless_key_taken(self, connection: Connection, values: Mapping[str, Any]) -> bool:
+    def add_saga_unless_key_taken(
+        self, connection: AnyConnection, values: Mapping[str, Any]
+    ) -> bool:
         """Insert the saga row; tell whether it is new."""
         return _ADD_SAGA[connection.dialect.name].change(connection, **values) == 1
 
-    def saga_of_key(self, connection: Connection, workflow: str, key: str) -> Any:
+    def saga_of_key(self, connection: AnyConnection, workflow: str, key: str) -> Any:
         """Return (id, input) of the saga that was started under ``key``."""
-        query = select(_sagas.c.id, _sagas.c.input).where(
-            _sagas.c.workflow == workflow, _sagas.c.key == key
-        )
-        return connection.execute(query).one()
+        return _OF_KEY.all(connection, called=workflow, under=key)[0]
 
     def add_steps(
-        self, connection: Connection, saga_id: UUID, steps: Iterable[StepSnapshot]
+        self, connection: AnyConnection, saga_id: UUID, steps: Iterable[StepSnapshot]
     ) -> None:
         """Insert the steps of a new saga."""
         ADD_STEP.change_many(connection, [step_values(saga_id, step) for step in steps])
@@ -363,6 +361,14 @@ _ADD_SAGA, _ADD_DEFINITION = (
 )
 _OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
     _definitions.c.workflow == bindparam("called")
+)
+_DOCUMENT = Prepared(
+    select(_definitions.c.document).where(_definitions.c.id == bindparam("defined"))
+)
+_OF_KEY = Prepared(
+    select(_sagas.c.id, _sagas.c.input).where(
+        _sagas.c.workflow == bindparam("called"), _sagas.c.key == bindparam("under")
+    )
 )
 _NEWEST = Prepared(_OF_WORKFLOW.order_by(_definitions.c.version.desc()).limit(1))
 _VERSION = Prepared(_OF_WORKFLOW.where(_definitions.c.version == bindparam("numbered")))

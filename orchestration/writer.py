@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, bindparam, insert, select, update
+from sqlalchemy import Table, bindparam, insert, select, update
 
 from models import Attempt, Incident, JournalEntry, Saga, Step
 from models.states import AttemptState
@@ -24,8 +24,8 @@ from orchestration.events import (
     Refuse,
     Send,
 )
-from orchestration.statement import Batch, Prepared
-from orchestration.store import STEP_FIELDS, attempt_is, change_step, step_values
+from orchestration.statement import AnyConnection, Batch, Prepared
+from orchestration.store import STEP_FIELDS, change_step, step_values
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -46,15 +46,16 @@ _ENTRY: dict[str, Any] = {
 
 _ADD_ENTRY = Prepared(insert(_journal).inline(), ("saga_id", "at", "actor", "verb", *_ENTRY))
 _ADD_STEP_WITH_RESULT = Prepared(insert(_steps).inline(), ("saga_id", *STEP_FIELDS, "result"))
+_ATTEMPT = (
+    _attempts.c.saga_id == bindparam("was_saga"),
+    _attempts.c.path == bindparam("was_path"),
+    _attempts.c.no == bindparam("was_no"),
+)
 _CLOSE_ATTEMPT = Prepared(
-    update(_attempts).where(
-        _attempts.c.saga_id == bindparam("was_saga"),
-        _attempts.c.path == bindparam("was_path"),
-        _attempts.c.no == bindparam("was_no"),
-        _attempts.c.state == AttemptState.OPEN,
-    ),
+    update(_attempts).where(*_ATTEMPT, _attempts.c.state == AttemptState.OPEN),
     ("state", "ended_at", "error"),
 )
+_KEEP_EVIDENCE = Prepared(update(_attempts).where(*_ATTEMPT), ("late",))
 _ASKED = (
     _incidents.c.saga_id == bindparam("was_saga"),
     _incidents.c.path == bindparam("was_path"),
@@ -79,7 +80,7 @@ class StaleWriteError(Exception):
 
 
 def apply(
-    connection: Connection,
+    connection: AnyConnection,
     saga_id: UUID,
     decisions: Sequence[Decision],
     *,
@@ -96,7 +97,7 @@ def apply(
 class _Writer:
     """The writes of one event."""
 
-    def __init__(self, connection: Connection, saga_id: UUID, actor: str, now: datetime) -> None:
+    def __init__(self, connection: AnyConnection, saga_id: UUID, actor: str, now: datetime) -> None:
         self.connection = connection
         self.saga_id = saga_id
         self.now = now
@@ -195,7 +196,7 @@ class _Writer:
 
 
 def _open_incident(
-    connection: Connection, saga_id: UUID, decision: OpenIncident, now: datetime
+    connection: AnyConnection, saga_id: UUID, decision: OpenIncident, now: datetime
 ) -> dict[str, Any] | None:
     where = {"was_saga": saga_id, "was_path": decision.path, "was_kind": decision.kind}
     if _OPEN_INCIDENT.first(connection, **where) is not None:
@@ -213,7 +214,7 @@ def _open_incident(
 
 
 def _close_incidents(
-    connection: Connection, saga_id: UUID, decision: CloseIncidents, now: datetime
+    connection: AnyConnection, saga_id: UUID, decision: CloseIncidents, now: datetime
 ) -> dict[str, Any] | None:
     one = {} if decision.kind is None else {"was_kind": decision.kind}
     answered = (_CLOSE_INCIDENT if one else _CLOSE_INCIDENTS).change(
@@ -234,13 +235,15 @@ def _close_incidents(
 
 
 def _keep_evidence(
-    connection: Connection, saga_id: UUID, refusal: Refuse, now: datetime
+    connection: AnyConnection, saga_id: UUID, refusal: Refuse, now: datetime
 ) -> dict[str, Any]:
     if refusal.to_attempt:
-        connection.execute(
-            update(_attempts)
-            .where(*attempt_is(saga_id, refusal.path, refusal.attempt))
-            .values(late=refusal.evidence | {"name": refusal.name, "at": now.isoformat()})
+        _KEEP_EVIDENCE.change(
+            connection,
+            was_saga=saga_id,
+            was_path=refusal.path,
+            was_no=refusal.attempt,
+            late=refusal.evidence | {"name": refusal.name, "at": now.isoformat()},
         )
     return {
         "path": refusal.path,

@@ -100,7 +100,8 @@ class StepShown(_Shown):
     attempt: int
     failure_count: int
     inquiry: Annotated[
-        str | None, Field(description="What was asked about an unknown outcome: probe or close.")
+        str | None,
+        Field(description="What is asked about an unknown outcome: probe, probe again or close."),
     ]
     wake_at: Annotated[
         datetime | None, Field(description="When it is looked at next, if nobody reports before.")

@@ -101,8 +101,8 @@ FENCES = (
         "INV-5",
         f"{WRITER}::test_an_attempt_that_has_ended_is_not_ended_again",
         "orchestration/writer",
-        "        _attempts.c.state == AttemptState.OPEN,\n",
-        "",
+        "update(_attempts).where(*_ATTEMPT, _attempts.c.state == AttemptState.OPEN)",
+        "update(_attempts).where(*_ATTEMPT)",
     ),
     mutant(
         "lost_race_not_noticed",
@@ -853,10 +853,10 @@ MESSAGES = (
         "W-1, O-2, SAS-03",
         f"{SCHEDULER}::test_a_message_is_sent_after_its_row_is_committed",
         "orchestration/scheduler",
-        "            handle, dispatches = self._start(connection, workflow, input, key)\n"
+        "            handle, dispatches = self._start(own, workflow, input, key)\n"
         '        reach("p0")\n'
         "        self.dispatcher.publish(dispatches)\n",
-        "            handle, dispatches = self._start(connection, workflow, input, key)\n"
+        "            handle, dispatches = self._start(own, workflow, input, key)\n"
         "            self.dispatcher.publish(dispatches)\n"
         '        reach("p0")\n',
     ),
@@ -879,8 +879,8 @@ MESSAGES = (
         "COL-01, OB-01",
         f"{OUTBOX}::test_a_saga_is_committed_together_with_the_callers_row_and_then_sent",
         "orchestration/scheduler",
-        "            publish_after_commit(session, self.dispatcher, dispatches)\n",
-        "            self.dispatcher.publish(dispatches)\n",
+        "                joined.after_commit(handle.publish)\n",
+        "                handle.publish()\n",
     ),
     mutant(
         "sent_by_the_release_of_a_savepoint",

@@ -41,6 +41,7 @@ from orchestration.events import (
     Done,
     Failed,
     FailureKind,
+    Hastened,
     Lost,
     Nudged,
     Outcome,
@@ -324,6 +325,11 @@ class Histories(RuleBasedStateMachine):
         if live:
             step = data.draw(st.sampled_from(sorted(live, key=lambda s: (s.wake_at, s.path))))
             self.run.wake(step.path)
+
+    @rule(data=st.data())
+    def a_partner_rings(self, data: st.DataObject) -> None:
+        path = data.draw(st.sampled_from(sorted(self.run.saga.steps)))
+        self.run.event(Hastened(path=path))
 
     @rule(seconds=st.sampled_from([0, 1, 30, 600]))
     def time_passes(self, seconds: int) -> None:
