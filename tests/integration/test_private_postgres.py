@@ -19,6 +19,15 @@ def administrator() -> Iterator[URL]:
         services.missing(str(error))
 
 
+@pytest.fixture(scope="module")
+def durable() -> Iterator[URL]:
+    try:
+        with private_server(durable=True) as url:
+            yield url
+    except UnavailableError as error:
+        services.missing(str(error))
+
+
 def plain(url: URL) -> str:
     return url.set(drivername="postgresql").render_as_string(hide_password=False)
 
@@ -53,3 +62,9 @@ def test_databases_are_copies_that_share_nothing(administrator: URL) -> None:
     with psycopg.connect(plain(administrator)) as connection:
         left = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE 'atalaia%'")
         assert left.fetchall() == []
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes", "synchronous_commit"])
+def test_a_durable_one_waits_for_the_disk(durable: URL, setting: str) -> None:
+    with psycopg.connect(plain(durable)) as connection:
+        assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)

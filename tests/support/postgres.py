@@ -40,6 +40,7 @@ _SETTINGS = {
     "full_page_writes": "off",
     "synchronous_commit": "off",
 }
+_DURABLE = dict.fromkeys(("fsync", "full_page_writes", "synchronous_commit"), "on")
 
 
 class UnavailableError(Exception):
@@ -131,12 +132,14 @@ class Postgres:
 
 
 @contextmanager
-def running(url: str | None) -> Iterator[Postgres]:
+def running(url: str | None, *, durable: bool = False) -> Iterator[Postgres]:
     """Yield the server at ``url``, or without one a private server that ends with the block.
+
+    With ``durable`` the private server waits for the disk, as one in production does.
 
     Raises ``UnavailableError`` when there is no URL and no server can be started.
     """
-    with nullcontext(make_url(url)) if url else private_server() as administrator:
+    with nullcontext(make_url(url)) if url else private_server(durable=durable) as administrator:
         server = Postgres(administrator)
         try:
             yield server
@@ -145,7 +148,7 @@ def running(url: str | None) -> Iterator[Postgres]:
 
 
 @contextmanager
-def private_server() -> Iterator[URL]:
+def private_server(*, durable: bool = False) -> Iterator[URL]:
     """Start a server in a new folder under the system's temporary one; yield its URL."""
     user = _unprivileged()
     folder = Path(tempfile.mkdtemp(prefix="atalaia-postgres-"))
@@ -155,7 +158,8 @@ def private_server() -> Iterator[URL]:
         programs = _programs(folder, user)
         password = _initialise(programs, folder, user)
         port = _free_port()
-        process = _serve(programs, folder, port, user)
+        settings = _SETTINGS | (_DURABLE if durable else {})
+        process = _serve(programs, folder, port, user, settings)
         try:
             url = URL.create(
                 "postgresql+psycopg", "postgres", password, "127.0.0.1", port, "postgres"
@@ -241,12 +245,16 @@ def _initialise(programs: Path, folder: Path, user: pwd.struct_passwd | None) ->
 
 
 def _serve(
-    programs: Path, folder: Path, port: int, user: pwd.struct_passwd | None
+    programs: Path,
+    folder: Path,
+    port: int,
+    user: pwd.struct_passwd | None,
+    settings: dict[str, str],
 ) -> subprocess.Popen[bytes]:
-    settings = [word for item in _SETTINGS.items() for word in ("-c", "=".join(item))]
+    options = [word for item in settings.items() for word in ("-c", "=".join(item))]
     with _log(folder).open("wb") as log:
         return subprocess.Popen(
-            [programs / "postgres", "-D", folder / "data", "-p", str(port), *settings],
+            [programs / "postgres", "-D", folder / "data", "-p", str(port), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
