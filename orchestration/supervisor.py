@@ -79,7 +79,7 @@ class Supervisor:
 
     def sweep(self) -> SweepReport:
         """Do every duty once; log only what was done."""
-        report = SweepReport()
+        report = SweepReport(counts=Counter(dict.fromkeys(self.duties, 0)))
         self._failed = 0
         with self.store.reading() as connection:
             found = due.kinds(connection, self.store)
