@@ -22,7 +22,7 @@ Partner = Annotated[
 Given = Annotated[
     str | None, typer.Option("--input", metavar="JSON", help="With --partner: each saga's input.")
 ]
-Seeds = Annotated[int, typer.Option(min=0, max=1_000_000, help="So many storms, of 12 sagas each.")]
+Seeds = Annotated[int, typer.Option(min=0, max=1_000_000, help="So many storms, of 8 sagas each.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of the storms, only that of this seed.")]
 Quick = Annotated[bool, typer.Option("--quick", help="One crash, and only where all else is well.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
