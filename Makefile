@@ -37,6 +37,7 @@ help:
 	@echo "make mutants    break the guards of the code one by one, and see the tests notice each time"
 	@echo "make bench      steps per second against a plain Celery chain"
 	@echo "make model      check the model of the protocol, and that no rule of it is idle (needs a JDK)"
+	@echo "make compose-check that docker-compose.yml and the units of systemd name only what exists"
 	@echo "make lock       resolve the requirements files anew (UPGRADE=1 for newer versions)"
 	@echo "make clean      remove the environment and what the tools left"
 
@@ -100,6 +101,10 @@ SHARE ?= 1
 .PHONY: exhaustive
 exhaustive: $(DEV) $(PROJECT)
 	@$(BIN)/python -m tasks.proof.exhaustive --share $(SHARE)
+
+.PHONY: compose-check
+compose-check: $(DEV) $(PROJECT)
+	@$(BIN)/pytest --quiet tests/unit/test_compose.py tests/unit/test_deploy.py
 
 .PHONY: bench
 bench: $(DEV) $(PROJECT)

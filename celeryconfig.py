@@ -123,4 +123,6 @@ beat_schedule = {
     }
 }
 beat_schedule_filename = str(_settings.home / "beat-schedule")
+# It writes down each ring, and so the age of its file tells whether it lives.
+beat_sync_every = 1
 beat_max_loop_interval = max(_interval, 1.0)

@@ -210,7 +210,13 @@ def test_a_unit_test_file_is_named_for_its_module() -> None:
     modules = {path.stem for path in sources()}
     files = (ROOT / "tests/unit").rglob("test_*.py")
     strangers = {f.name for f in files if f.stem.removeprefix("test_") not in modules}
-    assert strangers == {"test_architecture.py", "test_docs.py", "test_mutants.py"}
+    assert strangers == {
+        "test_architecture.py",
+        "test_compose.py",
+        "test_deploy.py",
+        "test_docs.py",
+        "test_mutants.py",
+    }
 
 
 def test_tests_wait_for_signals_and_never_sleep() -> None:

@@ -282,13 +282,13 @@ def test_the_commands_that_documents_give_exist() -> None:
 
     root = cast(Any, typer.main.get_command(app))
     commands = set(root.commands)
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     wrong = []
     for path in documents():
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"(?:`|^|&& )atalaia ([a-z]+)", text, re.MULTILINE):
             wrong += [] if name in commands else [(path.name, f"atalaia {name}")]
-        for name in re.findall(r"(?:`|^|&& )make ([a-z]+)", text, re.MULTILINE):
+        for name in re.findall(r"(?:`|^|&& )make ([a-z-]+)", text, re.MULTILINE):
             wrong += [] if name in targets else [(path.name, f"make {name}")]
     assert wrong == []
     told = ticked(" ".join(cells[0] for cells in table(section("operations.md", "Commands"))))
