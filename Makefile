@@ -12,11 +12,14 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PROJECT := $(VENV)/.project
 LOG := $(VENV)/install.log
+# The peers of the benchmark have an environment of their own.
+PEERS := .venv-bench/.installed
 
 UV_VERSION := 0.13.9
 UV := .venv-lock/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--group build --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	$(if $(UPGRADE),--upgrade)
 
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 # Runs $(1) with its output kept in $(LOG), and shows that output only when the command fails.
@@ -35,7 +38,7 @@ help:
 	@echo "make simulate   whole sagas in storms of faults, in virtual time (SEEDS=500 FIRST=0)"
 	@echo "make exhaustive every crash, and every two, in every small saga"
 	@echo "make mutants    break the guards of the code one by one, and see the tests notice each time"
-	@echo "make bench      steps per second against a plain Celery chain"
+	@echo "make bench      what a step costs, beside Celery chains, DBOS, Absurd and Temporal (QUICK=1)"
 	@echo "make model      check the model of the protocol, and that no rule of it is idle (needs a JDK)"
 	@echo "make compose-check that docker-compose.yml and the units of systemd name only what exists"
 	@echo "make lock       resolve the requirements files anew (UPGRADE=1 for newer versions)"
@@ -102,13 +105,18 @@ SHARE ?= 1
 exhaustive: $(DEV) $(PROJECT)
 	@$(BIN)/python -m tasks.proof.exhaustive --share $(SHARE)
 
+# The plain chain and Atalaia only, in a minute: make bench QUICK=1
+QUICK ?=
+# Extra words: make bench BENCH="--only absurd atalaia_inline --rounds 3"
+BENCH ?=
+
 .PHONY: compose-check
 compose-check: $(DEV) $(PROJECT)
 	@$(BIN)/pytest --quiet tests/unit/test_compose.py tests/unit/test_deploy.py
 
 .PHONY: bench
-bench: $(DEV) $(PROJECT)
-	@$(BIN)/python benchmarks/chain.py
+bench: $(DEV) $(PROJECT) $(if $(QUICK),,$(PEERS))
+	@$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(BENCH)
 
 .PHONY: model
 model: $(DEV)
@@ -145,6 +153,15 @@ $(DEV): requirements-dev.txt | $(CREATED)
 	@$(call quietly,$(INSTALL) --only-binary :all: --require-hashes -r requirements-dev.txt,installing requirements-dev.txt)
 	@touch $(RUNTIME) $@
 
+# A peer that cannot be installed here is reported as not measured, so the benchmark goes on.
+$(PEERS): requirements-bench.txt | $(CREATED)
+	@echo "Installing the peers that are compared"
+	@$(BIN)/python -m venv --clear .venv-bench
+	@if .venv-bench/bin/python -m pip install --disable-pip-version-check --no-input \
+		--only-binary :all: --require-hashes -r requirements-bench.txt > .venv-bench/install.log 2>&1; \
+	then touch $@; \
+	else cat .venv-bench/install.log >&2; rm -rf .venv-bench/bin; fi
+
 # setuptools comes from the lock, so building the project reaches for nothing else.
 $(PROJECT): pyproject.toml | $(RUNTIME)
 	@$(call quietly,$(INSTALL) --no-index --no-deps --no-build-isolation \
@@ -153,9 +170,10 @@ $(PROJECT): pyproject.toml | $(RUNTIME)
 
 .PHONY: lock
 lock: $(UV)
-	@$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml --output-file requirements.txt
-	@$(COMPILE) $(if $(UPGRADE),--upgrade) --extra dev --constraint requirements.txt \
+	@$(COMPILE) --group build pyproject.toml --output-file requirements.txt
+	@$(COMPILE) --group build --extra dev --constraint requirements.txt \
 		pyproject.toml --output-file requirements-dev.txt
+	@$(COMPILE) benchmarks/requirements.in --output-file requirements-bench.txt
 
 $(UV): | $(CREATED)
 	@$(BIN)/python -m venv .venv-lock

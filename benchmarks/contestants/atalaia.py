@@ -1,0 +1,61 @@
+"""Atalaia on PostgreSQL and Redis, in the shapes that its workers may have."""
+
+from benchmarks.contestants.base import Command, Contestant, module
+
+_ENVIRONMENT = {
+    "ATALAIA_HOME": "{home}",
+    "ATALAIA_DATABASE_URL": "{url}",
+    "ATALAIA_BROKER_URL": "{redis}",
+    "ATALAIA_AGENTS": "benchmarks.programs.atalaia",
+    "ATALAIA_WORKFLOWS": "benchmarks.programs.atalaia",
+}
+
+
+def _worker(node: str, pool: str, concurrency: int) -> Command:
+    words = f"-m celery -A tasks.app worker -n {node}@bench -P {pool} -c {concurrency} -Q noop"
+    return ["{python}", *words.split(), "--without-mingle", "--without-gossip"]
+
+
+def _shape(
+    name: str, about: str, *workers: Command, workflow: str = "noop", together: int = 1
+) -> Contestant:
+    return Contestant(
+        name=name,
+        about=about,
+        workers=workers,
+        client=module("atalaia_client", workflow),
+        environment=_ENVIRONMENT,
+        laid=True,
+        redis=True,
+        together=together,
+    )
+
+
+_PREFORK = _worker("one", "prefork", 2)
+PREFORK = _shape("atalaia_prefork", "Atalaia, one prefork worker of 2", _PREFORK)
+SOLO = _shape(
+    "atalaia_solo",
+    "Atalaia, two solo workers",
+    _worker("one", "solo", 1),
+    _worker("two", "solo", 1),
+)
+THREADS = _shape(
+    "atalaia_threads",
+    "Atalaia, two workers of 2 threads",
+    _worker("one", "threads", 2),
+    _worker("two", "threads", 2),
+)
+TOGETHER = _shape(
+    "atalaia_together",
+    "Atalaia, prefork, 20 starts in one transaction",
+    _PREFORK,
+    together=20,
+)
+INLINE = _shape(
+    "atalaia_inline",
+    "Atalaia, prefork, inline steps",
+    _PREFORK,
+    workflow="inline",
+)
+SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE)
+QUICK = (PREFORK, INLINE)

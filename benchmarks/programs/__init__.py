@@ -1,0 +1,1 @@
+"""What runs in the processes of a contestant: its workflow, its worker, its client."""
