@@ -107,6 +107,8 @@ def _borrow(dialect: Dialect, driver: Any) -> Borrowed:
         )
     if _commits_by_itself(dialect, driver):
         raise InputError("connection: no transaction is open, and it is in autocommit mode")
+    if dialect.name == "postgresql" and driver.info.pipeline_status:
+        raise InputError("connection: it is in pipeline mode; start the saga outside of it")
     return Borrowed(driver, dialect)
 
 

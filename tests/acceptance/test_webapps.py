@@ -16,7 +16,9 @@ from tests.support.partners import free_port
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-DJANGO = (ROOT / "examples/webapps/django_app.py").read_text(encoding="utf-8")
+APPS = ROOT / "examples/webapps"
+DJANGO = (APPS / "django_app.py").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs/web-apps.md").read_text(encoding="utf-8")
 PORT = {"fastapi": "--port={}", "flask": "--port={}", "django": "127.0.0.1:{}"}
 TOLD = {"fastapi": fastapi_app.__doc__, "flask": flask_app.__doc__, "django": DJANGO}
 
@@ -49,6 +51,14 @@ def answered(url: str) -> httpx.Response | None:
         return httpx.get(f"{url}/orders/1")
     except httpx.TransportError:
         return None
+
+
+def test_what_the_document_shows_is_taken_from_the_apps_that_run_here() -> None:
+    shown = re.findall(r"(?ms)^```python\n(.*?)^```", DOCUMENT)
+    remark = re.compile(r'^ +""".*"""\n', re.MULTILINE)
+    apps = [remark.sub("", (APPS / f"{app}_app.py").read_text("utf-8")) for app in TOLD]
+    assert len(shown) == 5
+    assert [code for code in shown if not any(code in app for app in apps)] == []
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from models import Saga
 from orchestration.errors import InputError, StartConflictError
-from tests.support.core import Core
+from tests.support.core import Core, postgres_engine
+from tests.support.postgres import Postgres
 
 ORDER = "INSERT INTO orders VALUES (1)"
 
@@ -127,6 +128,19 @@ def test_without_an_open_transaction_a_start_is_refused_and_writes_nothing(
     driver.execute("COMMIT")
     assert found(core) == (0, 1)
     driver.close()
+
+
+def test_a_connection_in_pipeline_mode_is_refused(
+    postgres: Postgres, postgres_template: str
+) -> None:
+    """Its statements have no row counts until much later."""
+    with postgres_engine(postgres, postgres_template) as engine:
+        core = Core(engine)
+        url = engine.url.render_as_string(hide_password=False)
+        refused = pytest.raises(InputError, match="pipeline mode")
+        with opened(url) as driver, driver.pipeline(), refused:
+            core.scheduler.start("stay", connection=driver)
+        assert core.rows(Saga) == []
 
 
 def test_a_connection_of_another_kind_is_refused_by_its_name(core: Core) -> None:
