@@ -304,6 +304,7 @@ class Definition:
         names = sorted({step.agent for step in workflow.by_name.values()})
         self.contracts = {name: contracts[name] for name in names}
         self._followers: dict[str, frozenset[str]] = {}
+        self._longest: dict[str, timedelta] = {}
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -351,6 +352,12 @@ class Definition:
 
         Where steps are inline, it may have begun with another step of the queue.
         """
+        known = self._longest.get(path)
+        if known is None:
+            known = self._longest[path] = self._longest_task(path)
+        return known
+
+    def _longest_task(self, path: str) -> timedelta:
         queue = self.contract(path).queue
         steps = [s for s in self.workflow.by_name.values() if self.contract(s.name).queue == queue]
         inline = [step.timeout for step in steps if step.inline]

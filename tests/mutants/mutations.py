@@ -319,6 +319,15 @@ GRANTS = (
         "(after, attempt=step.attempt)",
     ),
     mutant(
+        "horizon_without_what_is_inline",
+        "a horizon counts all that a task may go on with",
+        "T-2, T-3",
+        f"{DECIDE}::test_a_horizon_counts_all_that_a_task_may_go_on_with",
+        "orchestration/doubt",
+        "settle_horizon(draft.lasting(step))",
+        "settle_horizon(draft.plan(step).timeout)",
+    ),
+    mutant(
         "process_outlives_its_horizon",
         "a process is killed within the grace that the horizon counts",
         "T-2, T-3",
