@@ -829,7 +829,6 @@ def test_absence_counts_only_once_every_request_is_dead_and_visible() -> None:
     assert run.step("hotel~late").state is StepState.UNKNOWN
 
 
-@pytest.mark.proves("D-14")
 def test_a_horizon_counts_all_that_a_task_may_go_on_with() -> None:
     """The process that called the hotel may live until the car would be booked, too."""
     bounded = contract("book", idempotent=False, probe=True, request_lifetime=timedelta(seconds=30))
@@ -841,6 +840,7 @@ def test_a_horizon_counts_all_that_a_task_may_go_on_with() -> None:
     assert run.step("hotel").wake_at == granted_at + timedelta(seconds=60 + 120 + 10 + 30)
 
 
+@pytest.mark.proves("D-14")
 def test_an_answer_to_a_question_from_before_the_horizon_does_not_count() -> None:
     bounded = contract("book", idempotent=False, probe=True, request_lifetime=timedelta(seconds=30))
     run = one(bounded, timeout=timedelta(seconds=20), retry=RetryPolicy(max_attempts=1))
