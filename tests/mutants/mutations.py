@@ -23,6 +23,8 @@ RACES = "tests/integration/test_races.py"
 DISTRUST = "tests/integration/test_distrust.py"
 DATABASE = "tests/integration/test_database.py"
 OUTBOX = "tests/integration/test_outbox.py"
+BORROWED = "tests/integration/test_borrowed.py"
+DOUBT = "tests/unit/test_doubt.py"
 ENVELOPE = "tests/integration/test_envelope.py"
 NODE = "tests/integration/test_node.py"
 
@@ -908,6 +910,52 @@ MESSAGES = (
         "orchestration/outbox",
         '        event.listen(session, "after_rollback", _forget)\n',
         "",
+    ),
+    mutant(
+        "started_without_a_transaction",
+        "a start is in the caller's transaction, or refused",
+        "COL-01",
+        f"{BORROWED}::test_without_an_open_transaction_a_start_is_refused_and_writes_nothing",
+        "orchestration/borrowed",
+        "    if _commits_by_itself(dialect, driver):",
+        "    if False:",
+    ),
+    mutant(
+        "adapters_of_the_callers_connection",
+        "what the caller has set on a connection does not matter",
+        "COL-01",
+        f"{BORROWED}::test_what_the_caller_has_set_on_a_connection_does_not_matter",
+        "orchestration/borrowed",
+        "        adapters = property(lambda _: psycopg.adapters)\n",
+        "        pass\n",
+        postgres=True,
+    ),
+    mutant(
+        "rung_for_every_time",
+        "a partner that rings is asked once a second at most",
+        "INV-12",
+        f"{DOUBT}::test_however_often_a_partner_rings_it_is_asked_once_a_second",
+        "orchestration/draft",
+        "max(step.asked_at + POLL - self.now, nothing) if step.asked_at else nothing",
+        "nothing",
+    ),
+    mutant(
+        "ring_counted",
+        "a question that was rung for is not counted as asked in vain",
+        "row 11",
+        f"{DOUBT}::test_a_ring_is_not_counted_among_the_questions_asked_in_vain",
+        "orchestration/doubt",
+        "wait=wait, counted=False)",
+        "wait=wait)",
+    ),
+    mutant(
+        "news_forgotten",
+        "news that comes while a question is under way is asked about after it",
+        "row 8",
+        f"{DOUBT}::test_a_ring_while_a_question_is_under_way_is_followed_by_another_question",
+        "orchestration/draft",
+        "        return min(wait, self.soonest(step)) if hastened else wait\n",
+        "        return wait\n",
     ),
     mutant(
         "silence_is_not_kept",
