@@ -28,6 +28,7 @@ def migrate(connection: Connection) -> None:
         render_item=render_item,
         # SQLite cannot alter most of a table: Alembic copies it instead.
         render_as_batch=connection.dialect.name == "sqlite",
+        transaction_per_migration=connection.dialect.name == "postgresql",
     )
     with context.begin_transaction():
         context.run_migrations()

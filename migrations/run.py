@@ -1,17 +1,32 @@
-"""Bring a database to the newest schema. Nothing else in the project makes or changes tables."""
+"""Bring a database to the newest schema. Nothing else in the project makes or changes tables.
 
+On PostgreSQL sagas run on meanwhile. Whoever asks for a table after a change that waits for it
+waits with it, so a change waits for a moment only, lets the others pass and is tried again. Each
+revision is a transaction of its own. On SQLite all of them are one.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import OperationalError
 
 HERE = Path(__file__).parent
+LOCK_TIMEOUT_SECONDS = 2
 
+_PAUSE_SECONDS = 0.5
+_TRIES = 20
+_LOCK_NOT_AVAILABLE = "55P03"
 # Any number will do, as long as every version of this program uses the same one.
-_LOCK = text("SELECT pg_advisory_xact_lock(20261129)")
+_TRY_LOCK = text("SELECT pg_try_advisory_lock(20261129)")
+_UNLOCK = text("SELECT pg_advisory_unlock(20261129)")
+_WAIT_BRIEFLY = text(f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
 
 
 def configuration() -> Config:
@@ -23,16 +38,64 @@ def configuration() -> Config:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Apply every revision that the database lacks, in one transaction; safe to repeat.
+    """Apply every revision that the database lacks; safe to repeat.
 
     Of several callers at once on one database, one applies them and the others find it done.
     """
+    if engine.dialect.name == "postgresql":
+        with _alone(engine):
+            _apply_online(engine, revision)
+    else:
+        with engine.begin() as connection:  # SQLite lets one writer in at a time by itself.
+            _apply(connection, revision)
+
+
+def _apply(connection: Connection, revision: str) -> None:
     config = configuration()
-    with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(_LOCK)  # SQLite lets one writer in at a time by itself.
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def _apply_online(engine: Engine, revision: str) -> None:
+    """Apply the revisions one by one; one that does not get its table is tried again."""
+    for left in reversed(range(_TRIES)):
+        try:
+            with _impatient(engine) as connection:
+                _apply(connection, revision)
+        except OperationalError as error:
+            if not left or getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+@contextmanager
+def _impatient(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection that waits for a lock for a moment only, and is closed afterwards."""
+    with engine.connect() as connection:
+        connection.execute(_WAIT_BRIEFLY)
+        connection.commit()
+        try:
+            yield connection
+        finally:
+            connection.invalidate()  # The pool would lend it, with its setting, to others.
+
+
+@contextmanager
+def _alone(engine: Engine) -> Iterator[None]:
+    """Keep other callers out.
+
+    They ask again and again: a statement that waited for the lock would hold a snapshot, and an
+    index that is built concurrently waits for all of those.
+    """
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while not connection.scalar(_TRY_LOCK):
+            time.sleep(_PAUSE_SECONDS)
+        try:
+            yield
+        finally:
+            connection.execute(_UNLOCK)
 
 
 def revisions() -> list[str]:

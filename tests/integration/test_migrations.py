@@ -1,9 +1,12 @@
 """The schema that the migrations make is the one that the models describe."""
 
+import ast
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 
 from migrations import run
+from migrations.run import LOCK_TIMEOUT_SECONDS
 from models.base import Base
 from orchestration.database import open_engine
 from tests.support.postgres import Postgres
+from tests.support.waiting import eventually
 
 VERSIONS = Path(run.__file__).parent / "versions"
 
@@ -57,6 +62,225 @@ def test_migrations_make_what_the_models_describe(empty: list[Engine]) -> None:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
         assert compare_metadata(context, Base.metadata) == []
     assert _fine_print(migrated) == _fine_print(modelled)
+
+
+def _differ(engines: list[Engine], statements: list[str]) -> bool:
+    """Tell whether the comparison sees what the statements have changed in the second database."""
+    for engine in engines:
+        Base.metadata.create_all(engine)
+    assert _fine_print(engines[0]) == _fine_print(engines[1])
+    with engines[1].begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    return _fine_print(engines[0]) != _fine_print(engines[1])
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP INDEX ix_sagas_live"],
+        ["DROP INDEX ix_sagas_live", "CREATE INDEX ix_sagas_live ON sagas (id)"],
+        ["CREATE INDEX another ON steps (agent)"],
+        ["ALTER TABLE sagas ADD COLUMN note VARCHAR(10)"],
+    ],
+    ids=str,
+)
+def test_the_comparison_sees_other_indexes_and_columns(
+    empty: list[Engine], statements: list[str]
+) -> None:
+    assert _differ(empty, statements)
+
+
+OTHER_STATE = "ALTER TABLE sagas ADD CONSTRAINT ck_sagas_state_known CHECK (state <> '')"
+UNPROVEN = (
+    "ALTER TABLE journal ADD CONSTRAINT fk_journal_saga_id "
+    "FOREIGN KEY (saga_id) REFERENCES sagas (id) NOT VALID"
+)
+
+
+@pytest.mark.parametrize("empty", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["ALTER TABLE sagas ADD CHECK (length(workflow) > 0)"],
+        ["ALTER TABLE sagas DROP CONSTRAINT ck_sagas_state_known"],
+        ["ALTER TABLE sagas DROP CONSTRAINT ck_sagas_state_known", OTHER_STATE],
+        ["ALTER TABLE journal DROP CONSTRAINT fk_journal_saga_id", UNPROVEN],
+        ["ALTER TABLE sagas ALTER COLUMN state DROP NOT NULL"],
+        ["ALTER TABLE sagas ALTER COLUMN state SET DEFAULT 'running'"],
+        ["ALTER TABLE sagas ALTER COLUMN state TYPE VARCHAR(17)"],
+    ],
+    ids=str,
+)
+def test_the_comparison_sees_other_constraints_and_types(
+    empty: list[Engine], statements: list[str]
+) -> None:
+    """SQLite cannot alter what is there; its checks are compared by the same functions."""
+    assert _differ(empty, statements)
+
+
+@pytest.mark.parametrize("revision", run.revisions())
+def test_every_revision_leads_to_the_models_and_keeps_the_rows(
+    empty: list[Engine], revision: str
+) -> None:
+    old, modelled = empty
+    run.upgrade(old, revision)
+    Base.metadata.create_all(modelled)
+    with old.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO definitions (id, workflow, version, document, created_at) "
+            "VALUES ('one', 'trip', 1, '{}', '2026-11-29')"
+        )
+    run.upgrade(old)
+    assert run.current(old) == run.revisions()[-1]
+    assert _fine_print(old) == _fine_print(modelled)
+    with old.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT id, workflow, version FROM definitions").all()
+    assert [tuple(row) for row in rows] == [("one", "trip", 1)]
+
+
+# --- while sagas run ------------------------------------------------------------------------------
+
+ONE_MORE = """
+import sqlalchemy as sa
+from alembic import op
+from migrations import online
+
+revision = "more"
+down_revision = "{newest}"
+
+def upgrade():
+    {change}
+"""
+
+
+@pytest.fixture
+def more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Adds a revision, for this test only, that makes the given change."""
+
+    def added(change: str) -> None:
+        newest = run.revisions()[-1]
+        copy = tmp_path / "migrations"
+        shutil.copytree(VERSIONS.parent, copy)
+        (copy / "versions" / "9999_more.py").write_text(
+            ONE_MORE.format(newest=newest, change=change)
+        )
+        monkeypatch.setattr(run, "HERE", copy)
+
+    return added
+
+
+@pytest.fixture
+def hot(postgres: Postgres) -> Iterator[Engine]:
+    """A PostgreSQL database at the newest revision."""
+    with postgres.database() as url:
+        engine = open_engine(url)
+        run.upgrade(engine)
+        yield engine
+        engine.dispose()
+
+
+def test_a_change_that_waits_for_a_table_lets_the_others_pass(
+    hot: Engine, more: Callable[[str], None]
+) -> None:
+    more('op.add_column("sagas", sa.Column("note", sa.Text(), nullable=True))')
+    with ThreadPoolExecutor() as pool:
+        with hot.connect() as reader:
+            reader.exec_driver_sql("SELECT count(*) FROM sagas")  # Its lock stays until it ends.
+            migrating = pool.submit(run.upgrade, hot)
+            eventually(lambda: _waits(hot), within=20, describe="the change waits for the reader")
+            with hot.begin() as writer:
+                writer.exec_driver_sql(f"SET LOCAL lock_timeout = '{3 * LOCK_TIMEOUT_SECONDS}s'")
+                writer.exec_driver_sql("UPDATE sagas SET state = state")
+            assert not migrating.done()
+        migrating.result(60)
+    assert run.current(hot) == "more"
+    assert "note" in {column["name"] for column in inspect(hot).get_columns("sagas")}
+
+
+def _waits(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        return bool(connection.exec_driver_sql(waiting).scalar())
+
+
+def test_an_index_is_built_while_others_write_and_others_want_to_migrate(
+    hot: Engine, more: Callable[[str], None]
+) -> None:
+    more('online.create_index("ix_more", "steps", ["agent"])')
+    with hot.connect() as connection:  # What an index that failed halfway leaves behind.
+        connection.exec_driver_sql("CREATE INDEX ix_more ON steps (queue)")
+        connection.commit()
+    with ThreadPoolExecutor() as pool:
+        with hot.connect() as writer:
+            writer.exec_driver_sql("UPDATE steps SET agent = agent")
+            migrating = [pool.submit(run.upgrade, hot) for _ in range(3)]
+            eventually(lambda: _waits(hot), within=20, describe="the index waits for the writer")
+            with hot.begin() as another:
+                another.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+                another.exec_driver_sql("UPDATE steps SET agent = agent")
+            writer.commit()
+        for one in migrating:
+            one.result(60)
+    (index,) = [one for one in inspect(hot).get_indexes("steps") if one["name"] == "ix_more"]
+    assert index["column_names"] == ["agent"]
+    with hot.connect() as connection:
+        valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'ix_more'::regclass"
+        assert connection.exec_driver_sql(valid).scalar()
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "0"
+
+
+SAFE = {"add_column", "create_table", "execute", "get_bind", "f"}
+"""Of Alembic's operations, those that hold no lock for as long as a table is large."""
+
+
+def _unsafe(source: str) -> list[str]:
+    """Return what in a revision after the first may hold a lock on a hot table for long."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        whose, name = ast.unparse(node.func.value), node.func.attr
+        if whose.startswith(("op", "batch_op")) and whose != "op.get_bind()" and name not in SAFE:
+            found.append(f"{whose}.{name}")
+        if whose == "op" and name == "add_column":
+            column = node.args[1]
+            given = {k.arg: ast.unparse(k.value) for k in getattr(column, "keywords", [])}
+            if given.get("nullable") != "True" and "server_default" not in given:
+                found.append("add_column: neither nullable nor with a server_default")
+        if whose == "op" and name == "execute":
+            statement = ast.unparse(node.args[0]).upper()
+            banned = ("LOCK TABLE", "CREATE INDEX", "CREATE UNIQUE", "SET NOT NULL", " TYPE ")
+            found += [f"execute: {word}" for word in banned if word in statement]
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", sorted(VERSIONS.glob("0*.py"))[1:], ids=lambda path: str(path.stem)
+)
+def test_a_revision_after_the_first_holds_no_lock_for_long(path: Path) -> None:
+    """An index is built with ``migrations.online``, whose statement waits for nobody's lock."""
+    assert _unsafe(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        'op.create_index("ix", "steps", ["agent"])',
+        'op.alter_column("steps", "agent", nullable=False)',
+        'op.create_check_constraint("ck", "steps", "agent <> 1")',
+        'op.create_foreign_key("fk", "steps", "sagas", ["a"], ["b"])',
+        'op.add_column("steps", sa.Column("a", sa.Text(), nullable=False))',
+        'op.execute("CREATE INDEX ix ON steps (agent)")',
+        'op.execute("ALTER TABLE steps ALTER agent SET NOT NULL")',
+        'batch_op.create_index("ix", ["agent"])',
+    ],
+)
+def test_a_lock_that_would_be_held_for_long_is_noticed(statement: str) -> None:
+    assert _unsafe(statement)
+
+
+# --- again, and at once ---------------------------------------------------------------------------
 
 
 def test_migrating_twice_changes_nothing(empty: list[Engine]) -> None:
@@ -124,7 +348,21 @@ def _of_table(connection: Connection, name: str) -> dict[str, Any]:
             for check in inspector.get_check_constraints(name)
         ),
         "indexes": _indexes(connection, name),
+        "validity": _validity(connection, name),
     }
+
+
+def _validity(connection: Connection, name: str) -> list[str]:
+    """Return PostgreSQL's own words for each constraint, and whether it and each index holds."""
+    if connection.dialect.name != "postgresql":
+        return []
+    catalogue = text(
+        "SELECT conname || ' ' || pg_get_constraintdef(oid) || ' ' || convalidated "
+        "FROM pg_constraint WHERE conrelid = to_regclass(:name) UNION ALL "
+        "SELECT indexrelid::regclass || ' ' || indisvalid FROM pg_index "
+        "WHERE indrelid = to_regclass(:name)"
+    )
+    return sorted(row[0] for row in connection.execute(catalogue, {"name": name}))
 
 
 def _indexes(connection: Connection, name: str) -> list[str]:
