@@ -52,16 +52,19 @@ def writes_of(contestant: Contestant, places: Places, sagas: int) -> Figures:
 
 
 def _live(found: Running, sagas: int) -> Figures:
-    used, began = found.processor_seconds(), time.perf_counter()
+    before, began = found.processor_seconds(), time.perf_counter()
     submitting = found.submit(sagas)
     _all_done(found)
     seconds = time.perf_counter() - began
-    used = found.processor_seconds() - used
+    after = found.processor_seconds()
+    thousands = sagas * STEPS / 1000
+    used = {part: (after[part] - before[part]) / thousands for part in after}
     return {
         "sagas_per_second": round(sagas / seconds, 1),
         "steps_per_second": round(sagas * STEPS / seconds, 1),
         "starts_per_second": round(sagas / submitting, 1),
-        "cpu_seconds_per_1000_steps": round(used * 1000 / (sagas * STEPS), 3),
+        "cpu_seconds_per_1000_steps": round(sum(used.values()), 3),
+        **{f"cpu_of_{part}": round(seconds, 3) for part, seconds in used.items()},
     }
 
 

@@ -1,11 +1,14 @@
 """Where a run takes place: a home for files, one PostgreSQL and one Redis for all contestants."""
 
 import os
+import platform
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psycopg
@@ -18,6 +21,7 @@ from tasks.embedded import EmbeddedBroker
 from tests.support.postgres import Postgres, running
 
 ROOT = Path(__file__).parents[1]
+_COMMITS = 100
 PEERS = ROOT / ".venv-bench" / "bin"
 
 
@@ -43,11 +47,27 @@ class Places:
         row = self.administrator.execute(query, values).fetchone()
         return row[0] if row else None
 
+    def _commit_ms(self) -> float:
+        """Return the milliseconds that an insert with its commit takes, the median of many."""
+        taken = []
+        with (
+            self.database(laid=False) as url,
+            psycopg.connect(plain(url), autocommit=True) as connection,
+        ):
+            connection.execute("CREATE TABLE line (no integer)")
+            for number in range(_COMMITS):
+                began = time.perf_counter()
+                connection.execute("INSERT INTO line VALUES (%s)", [number])
+                taken.append(time.perf_counter() - began)
+        return round(median(taken) * 1000, 2)
+
     def conditions(self) -> dict[str, Any]:
         """Return what the figures depend on besides the programs."""
         names = ("server_version", "fsync", "synchronous_commit", "full_page_writes")
         return {
             "processors": os.cpu_count(),
+            "processor": _processor(),
+            "commit_ms": self._commit_ms(),
             "load_average_before": round(os.getloadavg()[0], 2),
             "postgresql": {name: self.ask(f"SHOW {name}") for name in names},
             "redis": _version(self.redis),
@@ -86,6 +106,13 @@ def _lay(url: str) -> None:
     engine = open_engine(url)
     upgrade(engine)
     engine.dispose()
+
+
+def _processor() -> str:
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text().splitlines() if listed.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def _version(client: "redis.Redis") -> str:

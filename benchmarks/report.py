@@ -1,6 +1,7 @@
 """What is told of a run: medians, ratios, a table, and one JSON object."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -10,6 +11,9 @@ from rich.table import Table
 from benchmarks.contestants import PEERS, SHAPES
 
 Result = dict[str, Any]
+
+OPENING = "<!-- figures -->"
+CLOSING = "<!-- end of figures -->"
 
 COLUMNS = {
     "sagas_per_second": "sagas/s",
@@ -81,6 +85,28 @@ def markdown(abouts: Mapping[str, str], results: Mapping[str, Result]) -> str:
         else:
             lines.append(f"| {abouts[name]} | " + " | ".join(cells(result)) + " |")
     return "\n".join(lines)
+
+
+def document(text: str, told: str) -> str:
+    """Return a document's text with ``told`` in place of what stood between the two marks."""
+    before, opening, rest = text.partition(OPENING)
+    _, closing, after = rest.partition(CLOSING)
+    if not opening or not closing:
+        raise ValueError(f"the document has to have {OPENING} and, below it, {CLOSING}")
+    return f"{before}{opening}\n\n{told}\n\n{closing}{after}"
+
+
+def circumstances(found: Mapping[str, Any], command: str) -> str:
+    """Return a sentence about the machine and the run, to stand above the table."""
+    where = found["conditions"]
+    settings = ", ".join(f"{name} {value}" for name, value in where["postgresql"].items())
+    return (
+        f"`{command}` on {datetime.now(UTC).date()}: {where['processors']} processors "
+        f"({where['processor']}), load average {where['load_average_before']} before and "
+        f"{where['load_average_after']} after; PostgreSQL: {settings}; an insert with its commit "
+        f"takes {where['commit_ms']} ms; {where['redis']}. Medians of {found['rounds']} rounds of "
+        f"{found['sagas']} sagas."
+    )
 
 
 def show(abouts: Mapping[str, str], results: Mapping[str, Result]) -> None:

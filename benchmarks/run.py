@@ -95,10 +95,18 @@ def main() -> int:
     report.show(abouts, results)
     found = {"conditions": conditions, "rounds": plan.rounds, "sagas": plan.size.sagas}
     found |= {"results": results, **report.summary(results)}
-    if wanted.markdown:
-        wanted.markdown.write_text(report.markdown(abouts, results) + "\n")
+    if wanted.into:
+        told = report.circumstances(found, f"make bench{_words(sys.argv[1:])}")
+        told += "\n\n" + report.markdown(abouts, results)
+        wanted.into.write_text(report.document(wanted.into.read_text(), told))
     print(json.dumps(found))
     return 0
+
+
+def _words(given: Sequence[str]) -> str:
+    """Return the arguments of this run as they are given to make; the document's is left out."""
+    words = [word for word in given if word != "--into" and not word.endswith(".md")]
+    return f' BENCH="{" ".join(words)}"' if words else ""
 
 
 def _plan(wanted: argparse.Namespace) -> Plan:
@@ -123,7 +131,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sagas", type=int, help="sagas in each bout")
     parser.add_argument("--rounds", type=int, help="bouts of each contestant")
     parser.add_argument("--singles", type=int, help="sagas on the idle system in each bout")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, too")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="put the table into a document")
     return parser
 
 

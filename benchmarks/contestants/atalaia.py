@@ -17,13 +17,13 @@ def _worker(node: str, pool: str, concurrency: int) -> Command:
 
 
 def _shape(
-    name: str, about: str, *workers: Command, workflow: str = "noop", together: int = 1
+    name: str, about: str, *workers: Command, inline: bool = False, together: int = 1
 ) -> Contestant:
     return Contestant(
         name=name,
         about=about,
         workers=workers,
-        client=module("atalaia_client", workflow),
+        client=module("atalaia_client", *(["-inline"] if inline else [])),
         environment=_ENVIRONMENT,
         laid=True,
         redis=True,
@@ -55,7 +55,7 @@ INLINE = _shape(
     "atalaia_inline",
     "Atalaia, prefork, inline steps",
     _PREFORK,
-    workflow="inline",
+    inline=True,
 )
 SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE)
 QUICK = (PREFORK, INLINE)

@@ -198,13 +198,13 @@ class Running:
         """Return the workers and the contestant's own servers, with all their children."""
         return with_children(process.pid for process in (*self._workers, *self._servers))
 
-    def processor_seconds(self) -> float:
-        """Return what everything of the contestant has used so far."""
-        used = processor_seconds(self.processes()) + self.client_seconds
+    def processor_seconds(self) -> dict[str, float]:
+        """Return what the parts of the contestant have used so far."""
+        used = {"workers": processor_seconds(self.processes()), "client": self.client_seconds}
         if self.contestant.database:
-            used += backends_seconds(self.places, self.database)
+            used["postgresql"] = backends_seconds(self.places, self.database)
         if self.contestant.redis:
-            used += redis_seconds(self.places)
+            used["redis"] = redis_seconds(self.places)
         return used
 
     # --- processes -------------------------------------------------------------------------------

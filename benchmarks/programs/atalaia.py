@@ -29,24 +29,19 @@ def nap(call: Call[Nap]) -> dict[str, str]:
     return steps.run(call.step, call.input.seconds)
 
 
-noop = Workflow(
-    "noop", version=1, steps=sequence(*(Step(name, agent="noop.do") for name in steps.NAMES))
-)
-inline = Workflow(
-    "inline",
-    version=1,
-    steps=sequence(*(Step(name, agent="noop.do", inline=True) for name in steps.NAMES)),
-)
-napping = Workflow(
-    "nap",
-    version=1,
-    input=Nap,
-    steps=sequence(*(Step(name, agent="noop.nap") for name in steps.NAMES)),
-)
+def _three(name: str, agent_name: str, *, inline: bool, given: type[BaseModel] | None) -> Workflow:
+    three = (Step(step, agent=agent_name, inline=inline) for step in steps.NAMES)
+    return Workflow(name, version=1, input=given, steps=sequence(*three))
 
 
-def client(workflow: str) -> None:
-    """Start sagas of ``workflow`` in transactions of their own, or several in the caller's."""
+noop = _three("noop", "noop.do", inline=False, given=None)
+noop_inline = _three("noop-inline", "noop.do", inline=True, given=None)
+napping = _three("nap", "noop.nap", inline=False, given=Nap)
+napping_inline = _three("nap-inline", "noop.nap", inline=True, given=Nap)
+
+
+def client(kind: str) -> None:
+    """Start sagas (``-inline`` or not) in transactions of their own, or several in the caller's."""
     from tasks.app import runtime  # noqa: PLC0415 - a worker imports this module for its agents
 
     parts = runtime()
@@ -54,14 +49,14 @@ def client(workflow: str) -> None:
 
     def submit(count: int, nap: float, together: int) -> None:
         if nap:
-            parts.scheduler.start("nap", {"seconds": nap})
+            parts.scheduler.start(f"nap{kind}", {"seconds": nap})
         elif together == 1:
             for _ in range(count):
-                parts.scheduler.start(workflow)
+                parts.scheduler.start(f"noop{kind}")
         else:
             for begun in range(0, count, together):
                 with Session(parts.store.engine) as session, session.begin():
                     for _ in range(min(together, count - begun)):
-                        parts.scheduler.start(workflow, session=session)
+                        parts.scheduler.start(f"noop{kind}", session=session)
 
     serve(submit, Table("SELECT count(*) FROM sagas WHERE state = 'completed'").count)

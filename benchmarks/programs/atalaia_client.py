@@ -1,8 +1,8 @@
-"""The client of Atalaia, as a program: ``python -m benchmarks.programs.atalaia_client noop``."""
+"""The client of Atalaia, as a program: ``… atalaia_client``, or ``… atalaia_client -inline``."""
 
 import sys
 
 from benchmarks.programs.atalaia import client
 
 if __name__ == "__main__":
-    client(sys.argv[1])
+    client("".join(sys.argv[1:]))

@@ -87,6 +87,21 @@ def test_every_contestant_has_its_line_in_the_table() -> None:
     assert "not in time" in dbos
 
 
+def test_the_table_replaces_the_one_that_a_document_had() -> None:
+    text = f"Before.\n\n{report.OPENING}\n\nold\n\n{report.CLOSING}\n\nAfter.\n"
+    once = report.document(text, "new")
+    assert "old" not in once
+    assert [line for line in once.splitlines() if line and "<" not in line] == [
+        "Before.", "new", "After.",
+    ]  # fmt: skip
+    assert report.document(once, "new") == once
+
+
+def test_a_document_without_a_place_for_the_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="has to have"):
+        report.document(f"Before {report.OPENING} after.", "new")
+
+
 def test_what_an_ended_child_has_used_still_counts() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint()\n"
@@ -118,10 +133,20 @@ def test_whoever_cannot_be_started_is_named_with_the_reason(places: Places) -> N
 def test_a_bout_measures_everything(places: Places, one: object) -> None:
     assert isinstance(one, type(CHAIN))
     figures = bout(one, places, SMALL)
-    once = {"commits", "writing", "fsyncs", "kill", "step"}
-    every_bout = {name for name in report.COLUMNS if name.partition("_")[0] not in once}
-    assert set(figures) == every_bout | {"steps_per_second"}
+    once = {
+        "commits_per_saga",
+        "writing_transactions_per_saga",
+        "fsyncs_per_saga",
+        "kill_to_done_s",
+        "step_ran",
+    }
+    every_bout = {name for name in report.COLUMNS if name not in once}
+    used = {name: figures.pop(name) for name in list(figures) if name.startswith("cpu_of_")}
+    assert set(figures) == every_bout
     assert min(figures.values()) > 0
+    parts = {"workers", "client", "redis", *(["postgresql"] if one.database else [])}
+    assert set(used) == {f"cpu_of_{part}" for part in parts}
+    assert sum(used.values()) == pytest.approx(figures["cpu_seconds_per_1000_steps"], abs=0.01)
 
 
 @pytest.mark.slow
