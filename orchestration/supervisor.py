@@ -34,6 +34,8 @@ WAITS_FOR = {
 """What must be due for a duty to have anything to do; the others always look."""
 UNSERVED_AFTER = 2
 """Messages sent in vain before it is asked whether anybody could take the step at all."""
+IN_HANDS = 10
+"""Among so many messages of a queue one may be fetched and not acted on yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,13 +165,18 @@ class Supervisor:
         )
 
     def _all_queued(self, queue: str, direction: str) -> bool:
-        """Tell whether the broker holds at least as many messages as steps wait for them."""
+        """Tell whether the broker holds about as many messages as steps wait for them.
+
+        Some are in the hands of workers that have yet to take the lease, and the longer the queue,
+        the more workers there may be. What is really lost is sent again when the queue is short.
+        """
         recovery = direction == Direction.BACKWARD
         depth = self.dispatcher.depth(queue + RECOVERY_QUEUE_SUFFIX if recovery else queue)
         if not depth:
             return False
         with self.store.reading() as connection:
-            return depth >= due.waiting_for(connection, queue, direction, limit=depth + 1)
+            enough = depth + depth // IN_HANDS
+            return enough >= due.waiting_for(connection, queue, direction, limit=enough + 1)
 
     def sweep_deadlines(self) -> int:
         """Act on sagas past their deadline."""

@@ -107,11 +107,12 @@ def test_messages_that_still_wait_in_a_long_queue_are_not_sent_again(engine: Eng
     for _ in range(20):
         core.start()
     core.news()
-    core.depths["book"] = 20
+    # One or two of them are in the hands of a worker that has not taken the lease yet.
+    core.depths["book"] = 19
     core.later(seconds=5)
     assert counts(core) == {"undelivered": 20}
     assert core.news() == []
-    core.depths["book"] = 19
+    core.depths["book"] = 17
     core.later(minutes=1)
     assert counts(core) == {"undelivered": 20}
     assert len(core.news()) == 20
