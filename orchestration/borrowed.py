@@ -68,7 +68,9 @@ def join(
     if session is not None and connection is not None:
         raise InputError("give session or connection, not both: a start is in one transaction")
     if session is not None:
-        whole: Session = session() if isinstance(session, scoped_session) else session
+        whole: Any = session() if isinstance(session, scoped_session) else session
+        if not isinstance(whole, Session):
+            raise InputError(f"session: must be a Session or scoped_session, got {whole!r}")
         return Joined(connection=_begun(whole.connection()), after_commit=after_commit_of(whole))
     if isinstance(connection, Connection):
         return Joined(connection=_begun(connection))

@@ -148,6 +148,11 @@ def test_a_connection_of_another_kind_is_refused_by_its_name(core: Core) -> None
         core.scheduler.start("stay", connection="sqlite://")
 
 
+def test_what_is_no_session_is_refused(core: Core) -> None:
+    with pytest.raises(InputError, match="session: must be a Session or scoped_session, got 7"):
+        core.scheduler.start("stay", session=7)  # type: ignore[arg-type]
+
+
 def test_a_session_and_a_connection_at_once_are_refused(core: Core, driver: Any) -> None:
     with Session(core.engine) as session, pytest.raises(InputError, match="not both"):
         core.scheduler.start("stay", session=session, connection=driver)
