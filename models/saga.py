@@ -54,3 +54,5 @@ class Saga(Base):
     wake_at: Mapped[datetime | None] = mapped_column(Instant)
     """When the deadline is to be acted on; null once it was, or when the saga has ended."""
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
+    trace: Mapped[str | None] = mapped_column(String(55))
+    """The W3C ``traceparent`` of its start; null where the starter had no trace."""

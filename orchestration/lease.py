@@ -60,6 +60,8 @@ class Work:
     """The key of the action that a probe, a close or a compensation is about."""
     followers: frozenset[str]
     """The steps that whoever has done this one may go on with at once."""
+    trace: str | None = None
+    """Where the saga's trace begins."""
 
 
 class Leases:
@@ -186,6 +188,7 @@ class Leases:
             key=idempotency_key(saga_id, step.path, direction, step.incarnation),
             action_key=idempotency_key(saga_id, step.name, Direction.FORWARD, step.incarnation),
             followers=definition.followers(step.name),
+            trace=row.trace,
         )
 
     def renew(self, work: Work, details: Any) -> None:

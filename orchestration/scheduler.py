@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from models.states import Operation
-from orchestration import due
+from orchestration import due, tracing
 from orchestration.borrowed import join
 from orchestration.contract import KILL_GRACE
 from orchestration.decide import decide
@@ -158,6 +158,7 @@ class Scheduler:
 
     # --- starting ------------------------------------------------------------------------------
 
+    @tracing.starts
     def start(
         self,
         workflow: Workflow | str,
@@ -214,6 +215,7 @@ class Scheduler:
             "created_at": now,
             "deadline_at": saga.deadline_at,
             "wake_at": saga.wake_at,
+            "trace": tracing.traceparent(),
         }
         if not self.store.add_saga_unless_key_taken(connection, row):
             there = self._existing(connection, plan.name, key or "", value)
@@ -276,8 +278,10 @@ class Scheduler:
             if locked is None:
                 return False, []
             definition = self.definition(connection, locked.definition_id)
-            decisions = decide(definition, locked.saga, event, locked.now)
-            apply(connection, saga_id, decisions, actor=actor, now=locked.now)
+            name, step = type(event).__name__.lower(), getattr(event, "path", "")
+            with tracing.span(f"decide {name}", saga_id, locked.trace, step=step, actor=actor):
+                decisions = decide(definition, locked.saga, event, locked.now)
+                apply(connection, saga_id, decisions, actor=actor, now=locked.now)
             sends = [decision for decision in decisions if isinstance(decision, Send)]
             taken = follow(connection, definition, sends) if follow and sends else None
             reach("p1")

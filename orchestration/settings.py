@@ -48,6 +48,9 @@ class Settings(BaseSettings):
     node_timeout: Duration = timedelta(seconds=6)
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8000
     flower_port: Annotated[int, Field(ge=0, le=65535)] = 5555
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Where each worker shows what it counts; 0: any free port; unset: nowhere."""
     log_json: bool = False
 
     @field_validator("workflows", "agents", mode="before")

@@ -58,6 +58,7 @@ class Locked:
 
     saga: SagaSnapshot
     definition_id: str
+    trace: str | None
     now: datetime
 
 
@@ -102,6 +103,7 @@ class Store:
             _steps.c.result,
             _sagas.c.input,
             _sagas.c.definition_id,
+            _sagas.c.trace,
             _results_by_path(),
             now().label("now"),
         ).join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
@@ -210,7 +212,7 @@ class Store:
             ended_at=row.ended_at,
             steps={step.path: step_snapshot(step) for step in rows},
         )
-        return Locked(saga=saga, definition_id=row.definition_id, now=rows[0].now)
+        return Locked(saga=saga, definition_id=row.definition_id, trace=row.trace, now=rows[0].now)
 
     # --- the lease -----------------------------------------------------------------------------
 
@@ -352,7 +354,7 @@ GRANTED = (
 ADD_STEP = Prepared(insert(_steps), ("saga_id", *STEP_FIELDS))
 _STARTED = (
     "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
-    "wake_at",
+    "wake_at", "trace",
 )  # fmt: skip
 _DEFINED = ("id", "workflow", "version", "document", "created_at")
 _ADD_SAGA, _ADD_DEFINITION = (
@@ -377,7 +379,8 @@ _OPENED = (
 )  # fmt: skip
 _ADD_ATTEMPT = Prepared(insert(_attempts), _OPENED)
 _GRANT = Prepared(_grant_in_one())
-_SAGA = select(*_SAGA_COLUMNS, _sagas.c.definition_id).where(_sagas.c.id == bindparam("saga"))
+_PINNED = _sagas.c.definition_id, _sagas.c.trace
+_SAGA = select(*_SAGA_COLUMNS, *_PINNED).where(_sagas.c.id == bindparam("saga"))
 _LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))
 _LOCK_SAGA_IF_FREE = Prepared(_SAGA.with_for_update(key_share=True, skip_locked=True))
 _RESULTS = Prepared(

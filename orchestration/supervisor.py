@@ -18,6 +18,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from models.states import Direction, StepState
 from orchestration import due
 from orchestration.contract import RECOVERY_QUEUE_SUFFIX
+from orchestration.metrics import RESCUES, SWEEPS, count, measured
 from orchestration.ports import Dispatcher
 from orchestration.roster import Held, Roster
 from orchestration.scheduler import Scheduler
@@ -32,6 +33,8 @@ WAITS_FOR = {
     "deadlines": "saga",
 }
 """What must be due for a duty to have anything to do; the others always look."""
+NO_RESCUE = frozenset({"due_retries"})
+"""Duties that are a saga's ordinary way."""
 UNSERVED_AFTER = 2
 """Messages sent in vain before it is asked whether anybody could take the step at all."""
 IN_HANDS = 10
@@ -81,6 +84,13 @@ class Supervisor:
 
     def sweep(self) -> SweepReport:
         """Do every duty once; log only what was done."""
+        with measured(SWEEPS):
+            report = self._sweep()
+        for cause in self.duties.keys() - NO_RESCUE:
+            count(RESCUES, cause, amount=report.counts[cause])
+        return report
+
+    def _sweep(self) -> SweepReport:
         report = SweepReport(counts=Counter(dict.fromkeys(self.duties, 0)))
         self._failed = 0
         with self.store.reading() as connection:

@@ -6,9 +6,12 @@ parent does at any time, also while another thread of it writes a line.
 
 import logging
 import sys
+from typing import Any
 from uuid import UUID
 
 import structlog
+
+from orchestration import tracing
 
 Log = structlog.typing.FilteringBoundLogger
 
@@ -29,6 +32,7 @@ def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
     """Write every log line of this process to stderr once, for people or as JSON lines."""
     chain: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _add_trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -49,6 +53,15 @@ def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
+
+
+def _add_trace(
+    logger: Any, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Add the ids of the span that is under way, if there is one."""
+    del logger, method
+    event.update(tracing.ids())
+    return event
 
 
 def _renderer(*, json: bool) -> list[structlog.typing.Processor]:

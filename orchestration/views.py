@@ -1,15 +1,20 @@
 """The read side: states, lists, timelines and counts, for people and for metrics. Never writes."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, String, Table, cast, func, select
+from sqlalchemy import Connection, Row, String, Table, cast, func, select, text
 
 from models import Attempt, Incident, JournalEntry, Node, Saga, Step
-from models.states import SagaState
+from models.base import listed
+from models.states import SAGA_LIVE, STEP_LIVE, Direction, SagaState, StepState
+from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.errors import NotFoundError
+from orchestration.statement import Prepared
+from orchestration.store import Store
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -143,6 +148,98 @@ def count_refusals(connection: Connection) -> dict[str, int]:
         .group_by(_journal.c.reason)
     )
     return dict(connection.execute(query).tuples().all())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gauges:
+    """How things stand, for a monitoring system. Ages are in seconds, counted by the database."""
+
+    sagas: dict[tuple[str, str], int]
+    """Sagas that have not ended, by workflow and state."""
+    steps: dict[tuple[str, str], int]
+    """Steps that are under way, by the queue on which they are worked at and by state."""
+    oldest_step: dict[str, float]
+    """By state: since when the oldest step in it has been under way in its direction."""
+    queue_age: dict[str, float]
+    """By queue: for how long the oldest step has waited for a worker."""
+    incidents: dict[str, int]
+    oldest_incident: dict[str, float]
+    nodes: int
+    last_sweep: float | None
+
+
+def gauges(connection: Connection, store: Store) -> Gauges:
+    """Read how things stand from what is under way; what has ended is not looked at."""
+    now = store.time(connection)
+
+    def age(since: datetime) -> float:
+        return max((now - since).total_seconds(), 0.0)
+
+    sagas = {(row.workflow, row.state): row.number for row in _LIVE_SAGAS.all(connection)}
+    sagas |= {
+        (row.workflow, SagaState.HALTED.value): row.number for row in _HALTED_SAGAS.all(connection)
+    }
+    steps: Counter[tuple[str, str]] = Counter()
+    oldest: dict[str, float] = dict.fromkeys(sorted(STEP_LIVE), 0.0)
+    waiting: dict[str, float] = {}
+    for row in _LIVE_STEPS.all(connection):
+        backward = row.direction == Direction.BACKWARD
+        queue = row.queue + RECOVERY_QUEUE_SUFFIX if backward else row.queue
+        steps[queue, row.state] += row.number
+        oldest[row.state] = max(oldest[row.state], age(row.since))
+        if row.state == StepState.DISPATCHED:
+            waiting[queue] = age(row.dispatched_at)
+    incidents = _OPEN_INCIDENTS.all(connection)
+    (living,) = _LIVING_NODES.all(connection)
+    return Gauges(
+        sagas=sagas,
+        steps=dict(steps),
+        oldest_step=oldest,
+        queue_age=waiting,
+        incidents={row.kind: row.number for row in incidents},
+        oldest_incident={row.kind: age(row.opened_at) for row in incidents},
+        nodes=living.number,
+        last_sweep=None if living.swept_at is None else age(living.swept_at),
+    )
+
+
+_NUMBER = func.count().label("number")
+# In a look-out for a late effect there was no dispatch.
+_SINCE = func.coalesce(_steps.c.ready_at, _steps.c.doubt_at, _steps.c.wake_at)
+_LIVE_SAGAS = Prepared(
+    select(_sagas.c.workflow, _sagas.c.state, _NUMBER)
+    .where(text(listed("sagas.state", SAGA_LIVE)))
+    .group_by(_sagas.c.workflow, _sagas.c.state)
+)
+_HALTED_SAGAS = Prepared(
+    # Each halted saga has an open incident, and of these there is an index.
+    select(_sagas.c.workflow, func.count(_sagas.c.id.distinct()).label("number"))
+    .join_from(_incidents, _sagas, _sagas.c.id == _incidents.c.saga_id)
+    .where(_incidents.c.resolved_at.is_(None), _sagas.c.state == SagaState.HALTED)
+    .group_by(_sagas.c.workflow)
+)
+_LIVE_STEPS = Prepared(
+    select(
+        _steps.c.queue,
+        _steps.c.direction,
+        _steps.c.state,
+        _NUMBER,
+        func.min(_SINCE).label("since"),
+        func.min(_steps.c.dispatched_at).label("dispatched_at"),
+    )
+    .where(text(listed("steps.state", STEP_LIVE)))
+    .group_by(_steps.c.queue, _steps.c.direction, _steps.c.state)
+)
+_OPEN_INCIDENTS = Prepared(
+    select(_incidents.c.kind, _NUMBER, func.min(_incidents.c.opened_at).label("opened_at"))
+    .where(_incidents.c.resolved_at.is_(None))
+    .group_by(_incidents.c.kind)
+)
+_LIVING_NODES = Prepared(
+    select(_NUMBER, func.max(_nodes.c.swept_at).label("swept_at")).where(
+        _nodes.c.ended_at.is_(None)
+    )
+)
 
 
 def timeline(connection: Connection, saga_id: UUID) -> list[TimelineEntry]:

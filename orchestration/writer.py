@@ -24,6 +24,7 @@ from orchestration.events import (
     Refuse,
     Send,
 )
+from orchestration.metrics import REFUSALS, count
 from orchestration.statement import AnyConnection, Batch, Prepared
 from orchestration.store import STEP_FIELDS, change_step, step_values
 
@@ -237,6 +238,7 @@ def _close_incidents(
 def _keep_evidence(
     connection: AnyConnection, saga_id: UUID, refusal: Refuse, now: datetime
 ) -> dict[str, Any]:
+    count(REFUSALS, refusal.name)
     if refusal.to_attempt:
         _KEEP_EVIDENCE.change(
             connection,

@@ -99,6 +99,7 @@ def sweep() -> dict[str, int]:
 
 load()
 
-# The logs and the node's duties hang on Celery's signals, which need only be connected.
+# Logs, metrics and the node's duties hang on Celery's signals, which need only be connected.
 import tasks.logs  # noqa: E402
+import tasks.metrics  # noqa: E402
 import tasks.node  # noqa: E402, F401

@@ -6,6 +6,7 @@ was taken away in the meantime and it is silent, or the process dies and others 
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -20,11 +21,13 @@ from sqlalchemy.exc import (
 )
 
 from models.states import Operation
+from orchestration import tracing
 from orchestration.definition import explain
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind, Outcome
 from orchestration.failpoint import reach
 from orchestration.lease import Leases, Work
+from orchestration.metrics import ATTEMPTS, CALLS, QUESTIONS, count, measured
 from orchestration.ports import Clock
 from orchestration.roster import NodeIdentity
 from orchestration.signals import (
@@ -92,7 +95,10 @@ class Envelope:
                 paths = {work.path, *work.followers}
                 if work.path != path:
                     agent = self.agents[work.contract.name]
-                word, granted = self._run(agent, operation, work, ends_at)
+                with _span(agent, operation, work) as note:
+                    word, granted = self._run(agent, operation, work, ends_at)
+                    note(outcome=word, failed=word.startswith("failed"))
+                count(ATTEMPTS, agent.name, operation, word.removeprefix("failed: "))
         except Exception as error:
             self._give_back(UUID(saga), paths, f"{type(error).__name__}: {error}")
             raise
@@ -112,7 +118,8 @@ class Envelope:
         if isinstance(call, Failed):
             outcome: Outcome | None = call
         else:
-            outcome = _outcome(agent, operation, work, call)
+            with measured(CALLS, agent.name, operation):
+                outcome = _outcome(agent, operation, work, call)
         reach("p7")
         if outcome is None:
             log.warning("dropped", reason="the lease was taken away")
@@ -144,12 +151,15 @@ class Envelope:
             return "refused"
         log = log_for(saga, path, work.attempt)
         ends_at = _end(asked_at, work)
-        answer = self._ask(agent, operation, work, ends_at, log)
-        reach("p7")
-        word = type(answer).__name__.lower()
-        persist(
-            partial(self.leases.answer, saga_id, path, number, answer), ends_at, log, self.clock
-        )
+        with _span(agent, operation, work) as note:
+            answer = self._ask(agent, operation, work, ends_at, log)
+            reach("p7")
+            word = type(answer).__name__.lower()
+            note(answer=word)
+            persist(
+                partial(self.leases.answer, saga_id, path, number, answer), ends_at, log, self.clock
+            )
+        count(QUESTIONS, agent.name, operation, word)
         log.info(word, operation=str(operation))
         reach("p9")
         return word
@@ -161,7 +171,8 @@ class Envelope:
         if isinstance(call, Failed):
             return Unclear(call.message)
         try:
-            answer = agent.invoke(operation, call)
+            with measured(CALLS, agent.name, operation):
+                answer = agent.invoke(operation, call)
             if isinstance(answer, Applied):
                 return Applied(agent.result_to_json(answer.result))
         except ValidationError as error:
@@ -231,6 +242,15 @@ class Envelope:
         if tries > 1 and work.followers:
             self._give_back(work.saga_id, set(work.followers), "a grant was never heard of")
         return None
+
+
+def _span(agent: Agent, operation: Operation, work: Work) -> AbstractContextManager[tracing.Note]:
+    """Record one call of an agent in the saga's trace."""
+    return tracing.span(
+        f"{operation} {agent.name}", work.saga_id, work.trace,
+        step=work.path, attempt=work.attempt, direction=str(work.direction),
+        operation=str(operation), agent=agent.name,
+    )  # fmt: skip
 
 
 def _end(asked_at: float, work: Work) -> float:

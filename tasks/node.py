@@ -18,6 +18,7 @@ from celery.signals import celeryd_after_setup, task_failure, worker_ready, work
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.states import Operation
+from orchestration.metrics import RESCUES, count
 from orchestration.registry import registry
 from orchestration.roster import NodeIdentity
 from orchestration.telemetry import log_of
@@ -83,7 +84,8 @@ class Keeper(threading.Thread):
             held = self.roster.held_by(self.node.id, pid)
             if held:
                 log_of("node").warning("a worker process is gone", pid=pid, leases=len(held))
-                self.supervisor.release(held, f"its worker process {pid} is gone")
+                freed = self.supervisor.release(held, f"its worker process {pid} is gone")
+                count(RESCUES, "lost_processes", amount=freed)
         self.alive = alive
 
     def beat(self) -> None:
@@ -117,7 +119,8 @@ def _join(sender: str, **_: Any) -> None:
     join_as(node)
     for node_id in earlier:
         held = parts.roster.held_by(node_id)
-        parts.supervisor.release(held, "its worker was restarted")
+        freed = parts.supervisor.release(held, "its worker was restarted")
+        count(RESCUES, "restarted_workers", amount=freed)
     parts.store.engine.dispose()
 
 

@@ -43,19 +43,20 @@ class Roles:
     def workers(self, count: int) -> Iterator[Child]:
         """Yield workers that take everything but the supervisor's queue."""
         for number in range(1, count + 1):
-            yield self._worker(
-                f"worker{number}", "-c", str(self.settings.concurrency), "-X", SUPERVISOR_QUEUE
-            )
+            options = ("-c", str(self.settings.concurrency), "-X", SUPERVISOR_QUEUE)
+            yield self._worker(number, f"worker{number}", *options)
 
     def supervisor(self) -> Child:
         """Return the worker that only sweeps, so that no backlog can starve it."""
-        return self._worker("supervisor", "-c", "1", "-Q", SUPERVISOR_QUEUE)
+        return self._worker(0, "supervisor", "-c", "1", "-Q", SUPERVISOR_QUEUE)
 
-    def _worker(self, name: str, *arguments: str) -> Child:
+    def _worker(self, number: int, name: str, *arguments: str) -> Child:
         options = ("-n", f"{name}@%h", "--without-mingle", "--without-gossip", "-l", "INFO")
-        own = self.settings.node_name
-        node = {"ATALAIA_NODE_NAME": f"{own}-{name}"} if own else {}
-        return self._child(name, _CELERY, "worker", *options, *arguments, ready=self._beats, **node)
+        own, port = self.settings.node_name, self.settings.metrics_port
+        more = {"ATALAIA_NODE_NAME": f"{own}-{name}"} if own else {}
+        if port:  # One machine, one port for each.
+            more["ATALAIA_METRICS_PORT"] = str(port + number)
+        return self._child(name, _CELERY, "worker", *options, *arguments, ready=self._beats, **more)
 
     def beat(self) -> Child:
         """Return what rings for the sweeps."""

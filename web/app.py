@@ -12,6 +12,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import (
     InterfaceError,
     OperationalError,
@@ -37,6 +38,7 @@ from orchestration.roster import Roster
 from orchestration.scheduler import Scheduler
 from orchestration.settings import settings
 from orchestration.telemetry import log_of
+from web.metrics import Metrics
 from web.reference import reference_page
 from web.schema import (
     CancelRequest,
@@ -198,6 +200,13 @@ def unsupervised(since: timedelta | None) -> str | None:
     return None
 
 
+@router.get("/metrics", include_in_schema=False)
+def metrics(request: Request) -> Response:
+    """Show how things stand, as Prometheus reads it."""
+    shown: Metrics = request.app.state.metrics
+    return Response(shown.text(), media_type=CONTENT_TYPE_LATEST)
+
+
 @router.get("/docs", include_in_schema=False)
 def docs(request: Request) -> HTMLResponse:
     """Show this API as one page, which loads nothing from anywhere."""
@@ -214,6 +223,7 @@ def create_app(scheduler: Scheduler) -> FastAPI:
         redoc_url=None,
     )
     app.state.scheduler = scheduler
+    app.state.metrics = Metrics(scheduler.store)
     app.include_router(router)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(AtalaiaError, _refused)

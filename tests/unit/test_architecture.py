@@ -22,7 +22,12 @@ FUNCTION_P90 = 25
 # Whoever asks for the time or for chance there, is asked by everybody else.
 MAY_ASK_THE_CLOCK = {"orchestration/ports.py", "tasks/app.py"}
 MAY_ROLL_DICE = {"orchestration/ports.py", "tasks/app.py"}
-MAY_HOLD_STATE = {"orchestration/failpoint.py", "orchestration/registry.py", "tasks/app.py"}
+MAY_HOLD_STATE = {
+    "orchestration/failpoint.py",
+    "orchestration/metrics.py",
+    "orchestration/registry.py",
+    "tasks/app.py",
+}
 MAY_WRITE_SQL = {
     "orchestration/database.py",
     "orchestration/due.py",
@@ -164,6 +169,23 @@ def test_only_the_store_its_kin_and_the_views_write_sql() -> None:
 
     rooms = own("orchestration", "tasks", "web")
     assert places(rooms, writes_sql, besides=MAY_WRITE_SQL) == []
+
+
+def test_only_who_shows_metrics_knows_prometheus_and_nobody_knows_opentelemetry() -> None:
+    shown_by = {"tasks/metrics.py", "web/app.py", "web/metrics.py"}
+    watching = {"opentelemetry", "prometheus_client"}
+    assert places(own(), lambda node: bool(imported(node) & watching), besides=shown_by) == []
+
+
+def test_a_worker_needs_no_opentelemetry_and_loads_prometheus_only_to_show_metrics() -> None:
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None; import tasks.app; "
+        "print('prometheus_client' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_rows_hold_no_statements() -> None:
