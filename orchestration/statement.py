@@ -20,6 +20,8 @@ from models.base import REMEMBERED
 from orchestration.borrowed import Borrowed
 
 Convert = Callable[[Any], Any] | None
+MOST_PARTS = 16
+"""So many changes make one statement at most: the texts are kept, and parameters are bounded."""
 AnyConnection = Connection | Borrowed
 
 
@@ -80,7 +82,7 @@ class Batch:
 
     def add(self, of: str, statement: Prepared, values: Mapping[str, Any]) -> None:
         """Take a change of one row; ``of`` is any name that no other row has."""
-        if of in self._rows:
+        if of in self._rows or len(self._rows) == MOST_PARTS:
             self.flush()
         self._rows.append(of)
         self._parts.append((statement, values))

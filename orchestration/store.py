@@ -34,7 +34,7 @@ from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.database import database_now, json_object, without_transactions
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
-from orchestration.statement import AnyConnection, Prepared
+from orchestration.statement import AnyConnection, Batch, Prepared
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -191,7 +191,10 @@ class Store:
         self, connection: AnyConnection, saga_id: UUID, steps: Iterable[StepSnapshot]
     ) -> None:
         """Insert the steps of a new saga."""
-        ADD_STEP.change_many(connection, [step_values(saga_id, step) for step in steps])
+        batch = Batch(connection)
+        for step in steps:
+            batch.add(step.path, ADD_STEP, step_values(saga_id, step))
+        batch.flush()
 
     # --- locked reads --------------------------------------------------------------------------
 
@@ -351,7 +354,7 @@ GRANTED = (
     "state", "attempt", "node_id", "pid", "granted_at", "deadline_at", "wake_at",
     "dispatch_count", "crash_count", "asked_count",
 )  # fmt: skip
-ADD_STEP = Prepared(insert(_steps), ("saga_id", *STEP_FIELDS))
+ADD_STEP = Prepared(insert(_steps).inline(), ("saga_id", *STEP_FIELDS))
 _STARTED = (
     "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
     "wake_at", "trace",

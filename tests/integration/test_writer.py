@@ -4,12 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, event, update
 from sqlalchemy.exc import IntegrityError
 
 from models import Attempt, Incident, JournalEntry, Saga, Step
 from models.states import AttemptState, SagaState, StepState
 from orchestration.decide import decide
+from orchestration.definition import Step as PlannedStep
+from orchestration.definition import Workflow, parallel, sequence
 from orchestration.events import (
     CloseIncidents,
     Decision,
@@ -19,6 +21,7 @@ from orchestration.events import (
     OpenIncident,
     Refuse,
 )
+from orchestration.statement import MOST_PARTS
 from orchestration.writer import StaleWriteError, apply
 from tests.support.core import Core, line
 
@@ -214,3 +217,29 @@ def test_a_move_writes_only_what_it_changes(core: Core) -> None:
         connection.execute(update(table).where(table.c.path == "a").values(queue="elsewhere"))
     write(core, saga, *moves)
     assert core.step(saga, "a").queue == "elsewhere"
+
+
+def test_many_changes_of_one_event_are_written_in_statements_of_bounded_size(
+    engine: Engine,
+) -> None:
+    width = 3 * MOST_PARTS + 1
+    names = [f"s{number}" for number in range(width)]
+    plan = sequence(booking("first"), parallel(*map(booking, names)))
+    core = Core(engine, Workflow("wide", version=1, steps=plan))
+    told: list[str] = []
+
+    def listen(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        told.append(statement)
+
+    event.listen(engine, "before_cursor_execute", listen)
+    saga = core.scheduler.start("wide", {}).saga_id
+    core.done(saga, "first")
+    event.remove(engine, "before_cursor_execute", listen)
+    assert set(core.states(saga).values()) == {"succeeded", "dispatched"}
+    assert max(statement.count("RETURNING 1)") for statement in told) <= MOST_PARTS
+    core.done(saga, *names)
+    assert core.saga(saga).state == SagaState.COMPLETED
+
+
+def booking(name: str) -> PlannedStep:
+    return PlannedStep(name, agent="book")
