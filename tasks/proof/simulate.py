@@ -23,6 +23,8 @@ from tasks.proof.world import EPOCH, Endless, World
 
 SAGAS = tuple(f"s{number}" for number in range(12))
 """The keys under which the sagas of a run are started."""
+RINGS = 4
+"""A saga's partners ring for one of its steps less often than that."""
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 LONGEST_STORM = timedelta(hours=6)
 PATIENCE = timedelta(days=6)
@@ -142,6 +144,11 @@ class Drama:
                 self.faults.hit("person", "cancel")
                 after = dice.between(f"cancel of {name}", timedelta(milliseconds=5), MINUTE * 30)
                 world.later(delay + after, partial(world.cancel, name))
+            for ring in range(dice.below(f"rings of {name}", RINGS)):
+                site = f"ring {ring} of {name}"
+                step = dice.pick(f"step of {site}", list(self.plan.workflow.by_name))
+                after = dice.between(site, timedelta(milliseconds=5), MINUTE * 30)
+                world.later(delay + after, partial(world.ring, name, step))
 
     def _calm(self) -> None:
         """Let the faults stop; what is under way stays under way."""

@@ -365,6 +365,11 @@ class World:
         if name not in self.ids:
             self.later(self.until_back(), partial(self.start, name, given))
 
+    def ring(self, name: str, step: str) -> None:
+        """Call the webhook of a step, whether there is anything to say or not."""
+        if name in self.ids and not self.away():
+            self.scheduler.hasten(self.ids[name], step)
+
     def cancel(self, name: str) -> None:
         """Cancel a saga, if that is still allowed."""
         if name in self.ids and not self.away():
