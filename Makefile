@@ -127,7 +127,7 @@ venv: $(DEV) $(PROJECT)
 
 .PHONY: clean
 clean:
-	@rm -rf $(VENV) .venv-lock build dist *.egg-info htmlcov .coverage* \
+	@rm -rf $(VENV) .venv-lock .venv-bench build dist *.egg-info htmlcov .coverage* \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .simulation
 
 # A stamp is touched only after its command succeeded, so a failed install is done again.

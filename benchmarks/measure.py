@@ -1,9 +1,9 @@
 """What a contestant uses: processor seconds, memory, commits and fsyncs, each with its source.
 
-Processor seconds are those of all processes of the contestant (workers with their children, its
-own servers), of the PostgreSQL backends of its own database that are there at the end, of the Redis
-server where it uses one, and of its client while that starts sagas. PostgreSQL's background
-processes (checkpointer, WAL writer) are shared and left out.
+Processor seconds are those of all processes of the contestant (workers with their children, and
+what runs beside them), of the PostgreSQL backends of its own database that are there at the end, of
+the Redis server where it uses one, and of its client while that starts sagas. PostgreSQL's
+background processes (checkpointer, WAL writer) are shared and left out.
 """
 
 from collections.abc import Iterable

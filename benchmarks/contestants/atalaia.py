@@ -1,9 +1,12 @@
-"""Atalaia on PostgreSQL and Redis, in the shapes that its workers may have."""
+"""Atalaia on PostgreSQL and Redis, in the shapes that its workers may have.
+
+Beat and the supervisor's worker are part of it: their memory and their processor seconds count.
+"""
 
 from benchmarks.contestants.base import Command, Contestant, module
 
 _ENVIRONMENT = {
-    "ATALAIA_HOME": "{home}",
+    "ATALAIA_HOME": "{fresh}",
     "ATALAIA_DATABASE_URL": "{url}",
     "ATALAIA_BROKER_URL": "{redis}",
     "ATALAIA_AGENTS": "benchmarks.programs.atalaia",
@@ -11,9 +14,15 @@ _ENVIRONMENT = {
 }
 
 
-def _worker(node: str, pool: str, concurrency: int) -> Command:
-    words = f"-m celery -A tasks.app worker -n {node}@bench -P {pool} -c {concurrency} -Q noop"
-    return ["{python}", *words.split(), "--without-mingle", "--without-gossip"]
+def _celery(words: str) -> Command:
+    return ["{python}", "-m", "celery", "-A", "tasks.app", *words.split()]
+
+
+def _worker(node: str, pool: str, concurrency: int, queue: str = "noop") -> Command:
+    return _celery(
+        f"worker -n {node}@bench -P {pool} -c {concurrency} -Q {queue} "
+        "--without-mingle --without-gossip"
+    )
 
 
 def _shape(
@@ -22,6 +31,7 @@ def _shape(
     return Contestant(
         name=name,
         about=about,
+        servers=[_worker("supervisor", "prefork", 1, "supervisor"), _celery("beat")],
         workers=workers,
         client=module("atalaia_client", *(["-inline"] if inline else [])),
         environment=_ENVIRONMENT,

@@ -53,6 +53,7 @@ class Contestant:
     preparations: Sequence[Command] = ()
     """What is run to the end before the servers and workers are started."""
     servers: Sequence[Command] = ()
+    """What runs beside the workers and belongs to it; it is not killed when they are."""
     together: int = 1
     """How many sagas its client starts in one transaction."""
 
@@ -102,7 +103,7 @@ class Running:
     # --- starting and ending -------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Run what has to be done once, and start the contestant's own servers."""
+        """Run what has to be done once, and start what runs beside the workers."""
         self.log.unlink(missing_ok=True)
         self.runs.unlink(missing_ok=True)
         for command in self.contestant.preparations:
@@ -195,7 +196,7 @@ class Running:
     # --- looking at it ---------------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
-        """Return the workers and the contestant's own servers, with all their children."""
+        """Return the workers and what runs beside them, with all their children."""
         return with_children(process.pid for process in (*self._workers, *self._servers))
 
     def processor_seconds(self) -> dict[str, float]:
