@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from benchmarks.recovery import recovery
 
 T = TypeVar("T")
 
+_QUICK_SECONDS = 50.0
 _FAILURES = (NotMeasuredError, AssertionError, OSError, psutil.Error, psycopg.Error)
 
 
@@ -37,6 +39,8 @@ class Plan:
     contestants: Sequence[Contestant]
     rounds: int
     size: Size
+    seconds: float = float("inf")
+    """No further round is begun that would not end within so many."""
     recovery_within: float | None
     """How long a recovery is waited for; ``None`` leaves it out, and the counting of writes."""
 
@@ -53,9 +57,12 @@ class Run:
 
     def measure(self) -> dict[str, report.Result]:
         """Do all rounds, then what is measured once; return the results by name."""
-        for number in range(1, self.plan.rounds + 1):
+        began = time.monotonic()
+        for done in range(self.plan.rounds):
+            if not self._fits(done, time.monotonic() - began):
+                break
             for one in self.plan.contestants:
-                figures = self._try(one, f"round {number}", bout, self.plan.size)
+                figures = self._try(one, f"round {done + 1}", bout, self.plan.size)
                 if figures is not None:
                     self.bouts[one.name].append(figures)
         for one in self.plan.contestants if self.plan.recovery_within is not None else ():
@@ -63,6 +70,15 @@ class Run:
             within = self.plan.recovery_within
             self.extras[one.name] |= self._try(one, "recovery", recovery, within) or {}
         return {one.name: self._result(one) for one in self.plan.contestants}
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there were."""
+        return max(map(len, self.bouts.values()))
+
+    def _fits(self, done: int, taken: float) -> bool:
+        """Tell whether one more round would end in time, if it takes as long as those before."""
+        return done == 0 or taken / done * (done + 1) <= self.plan.seconds
 
     def _try(self, one: Contestant, what: str, measure: Callable[..., T], *how: object) -> T | None:
         if one.name in self.failed:
@@ -90,10 +106,11 @@ def main() -> int:
     abouts = {one.name: one.about for one in plan.contestants}
     with open_places(os.environ.get("ATALAIA_TEST_REDIS_URL")) as places:
         conditions = places.conditions()
-        results = Run(plan, places).measure()
+        run = Run(plan, places)
+        results = run.measure()
     conditions["load_average_after"] = round(os.getloadavg()[0], 2)
     report.show(abouts, results)
-    found = {"conditions": conditions, "rounds": plan.rounds, "sagas": plan.size.sagas}
+    found = {"conditions": conditions, "rounds": run.rounds, "sagas": plan.size.sagas}
     found |= {"results": results, **report.summary(results)}
     if wanted.into:
         told = report.circumstances(found, f"make bench{_words(sys.argv[1:])}")
@@ -116,6 +133,7 @@ def _plan(wanted: argparse.Namespace) -> Plan:
     return Plan(
         contestants=contestants,
         rounds=wanted.rounds or rounds,
+        seconds=_QUICK_SECONDS if wanted.quick else float("inf"),
         size=Size(sagas=wanted.sagas or sagas, singles=wanted.singles or singles),
         recovery_within=None if wanted.quick else 60.0,
     )

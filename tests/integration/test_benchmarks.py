@@ -128,6 +128,13 @@ def test_whoever_cannot_be_started_is_named_with_the_reason(places: Places) -> N
     assert "/nowhere/client" in results["absent"]["not_measured"]
 
 
+def test_no_round_is_begun_for_which_there_is_no_time(places: Places) -> None:
+    plan = Plan(contestants=[CHAIN], rounds=3, size=SMALL, seconds=0, recovery_within=None)
+    run = Run(plan, places)
+    assert "steps_per_second" in run.measure()[CHAIN.name]
+    assert run.rounds == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("one", [CHAIN, PREFORK, INLINE, TOGETHER], ids=lambda one: one.name)
 def test_a_bout_measures_everything(places: Places, one: object) -> None:
