@@ -28,7 +28,7 @@ from benchmarks.recovery import recovery
 
 T = TypeVar("T")
 
-_QUICK_SECONDS = 50.0
+_QUICK_SECONDS = 45.0
 _FAILURES = (NotMeasuredError, AssertionError, OSError, psutil.Error, psycopg.Error)
 
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -63,9 +64,12 @@ class Contestant:
 
     def why_not(self) -> str | None:
         """Return why it cannot be measured here, or nothing."""
-        if self.peer and not (PEERS / "python").exists():
-            return "its packages are not in .venv-bench, where `make bench` installs them"
-        return None
+        if not self.peer or (PEERS / "python").exists():
+            return None
+        tried = PEERS.with_name("install.log")
+        if tried.exists():
+            return f"its packages could not be installed: {_last_line(tried)}"
+        return "its packages are not in .venv-bench, where `make bench` installs them"
 
 
 class Running:
@@ -231,9 +235,7 @@ class Running:
             )
 
     def _tail(self) -> str:
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        lines = text.strip().splitlines()
-        return lines[-1][-300:] if lines else "it has written no log"
+        return _last_line(self.log)
 
 
 @contextmanager
@@ -247,6 +249,11 @@ def running(contestant: Contestant, places: Places) -> Iterator[Running]:
         found = Running(contestant, places, url)
         stack.callback(found.stop)
         yield found
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1][-300:] if lines else "it has written no log"
 
 
 def module(name: str, *words: str) -> Command:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks import report
 from benchmarks.bout import Size, bout, writes_of
-from benchmarks.contestants import ALL, PEERS, QUICK, SHAPES
+from benchmarks.contestants import ALL, PEERS, QUICK, SHAPES, base
 from benchmarks.contestants.atalaia import INLINE, PREFORK, TOGETHER
 from benchmarks.contestants.base import running
 from benchmarks.contestants.celery_chain import CONTESTANT as CHAIN
@@ -100,6 +101,17 @@ def test_the_table_replaces_the_one_that_a_document_had() -> None:
 def test_a_document_without_a_place_for_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="has to have"):
         report.document(f"Before {report.OPENING} after.", "new")
+
+
+def test_why_a_peer_is_not_there_is_what_its_installation_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "PEERS", tmp_path / "bin")
+    peer = replace(CHAIN, peer=True)
+    assert "`make bench` installs them" in (peer.why_not() or "")
+    (tmp_path / "install.log").write_text("Collecting\nERROR: no wheel for this platform\n")
+    assert "ERROR: no wheel for this platform" in (peer.why_not() or "")
+    assert CHAIN.why_not() is None
 
 
 def test_what_an_ended_child_has_used_still_counts() -> None:
