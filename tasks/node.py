@@ -109,7 +109,20 @@ def _runs(pid: int) -> bool:
 
 @celeryd_after_setup.connect
 def _join(sender: str, **_: Any) -> None:
-    """Before the pool is forked: store the definitions, enter the roster, free what we held."""
+    """Enter before the pool is forked, or end: whoever keeps the processes starts it again.
+
+    Celery goes on when a signal's handler fails, and a worker without a node would take messages
+    and could run none of them.
+    """
+    try:
+        _enter(sender)
+    except Exception as error:
+        log_of("node").critical("cannot enter the roster, and ends", error=str(error))
+        raise SystemExit(1) from error
+
+
+def _enter(sender: str) -> None:
+    """Store the definitions, enter the roster, free what an earlier worker of that name held."""
     parts = runtime()
     definitions = parts.scheduler.register_definitions()
     name = parts.settings.node_name or sender
