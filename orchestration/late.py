@@ -77,11 +77,12 @@ def undo_late(draft: Draft, step: StepSnapshot, incarnation: int, result: Any) -
     """Undo, in a row of its own, an effect that nobody expects any more."""
     path = step.name + LATE
     existing = draft.steps.get(path)
+    if existing is not None and existing.state is StepState.UNKNOWN:
+        _undo_watched(draft, existing, result)
+        return
     verdict = resolve_late(Applied(result))
     draft.alert(path, verdict.alert or "late_effect", verdict.why)
     if existing is not None:
-        if existing.state is StepState.UNKNOWN:
-            draft.undo(existing, verdict.why, row=verdict.row, result=result)
         return
     if not draft.contract(step).compensation:
         return
@@ -97,6 +98,21 @@ def undo_late(draft: Draft, step: StepSnapshot, incarnation: int, result: Any) -
     )
     draft.add(row, verdict.why, verdict.row, result=result)
     draft.send(row)
+
+
+def _undo_watched(draft: Draft, step: StepSnapshot, result: Any) -> None:
+    """Undo what a watch was there for; a person does where the agent has no compensation."""
+    verdict, contract = resolve_late(Applied(result)), draft.contract(step)
+    kind = verdict.alert or "late_effect"
+    if contract.compensation:
+        draft.alert(step.path, kind, verdict.why)
+        draft.undo(step, verdict.why, row=verdict.row, result=result)
+        return
+    why = (
+        f"the effect appeared after the saga had given it up, and agent {contract.name!r} has no "
+        "compensation: undo it by hand, then resolve"
+    )
+    draft.park(step, kind, why, row=verdict.row, result=result)
 
 
 def watch_for(draft: Draft, step: StepSnapshot) -> None:
@@ -128,9 +144,7 @@ def watch(draft: Draft, step: StepSnapshot, given: Answer | None) -> None:
     contract = draft.contract(step)
     draft.heard = given
     if isinstance(given, Applied):
-        verdict = resolve_late(given)
-        draft.alert(step.path, verdict.alert or "late_effect", verdict.why)
-        draft.undo(step, verdict.why, row=verdict.row, result=given.result)
+        _undo_watched(draft, step, given.result)
         return
     since = step.doubt_at or draft.now
     if draft.now >= since + (contract.key_retention or WATCH_FOR):

@@ -212,6 +212,23 @@ def test_an_effect_that_is_seen_afterwards_is_undone_and_not_revived() -> None:
     assert run.step("hotel").state is StepState.FAILED
 
 
+@pytest.mark.parametrize("reported", [False, True])
+def test_what_is_seen_afterwards_and_cannot_be_undone_waits_for_a_person(reported: bool) -> None:
+    final = contract("book", probe=True, request_lifetime=timedelta(seconds=1), compensation=False)
+    plan = line(Step("hotel", agent="book", pivot=True, retry=RetryPolicy(max_attempts=1)))
+    run = Folded(plan, final).lose("hotel").answer("hotel", Absent())
+    run.wake("hotel").answer("hotel", Absent())
+    run.news()
+    if reported:
+        late(run)
+    else:
+        run.wake("hotel~late").answer("hotel~late", Applied("room 7"))
+    assert ("compensation", "hotel~late") not in run.news()
+    assert run.step("hotel~late").state is StepState.HALTED
+    assert run.kinds("hotel~late") == {"late_effect"}
+    assert run.state == "compensated"
+
+
 def test_a_late_report_undoes_at_once_what_is_looked_out_for() -> None:
     run = late(watched())
     assert run.news() == [("compensation", "hotel~late")]
