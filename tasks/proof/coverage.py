@@ -35,14 +35,10 @@ BY_CLOSE: tuple[Answer, ...] = (Applied(), Closed(), Unclear())
 BEYOND_THE_TABLE = frozenset(
     {
         "row 3: none", "row 17: none", "row 17: conflict", "row 17: rejected", "row 17: unclear",
-        "row 23: none", "row 24: none",
+        "row 23: none", "row 24: none", "row 24: applied",
     }
 )  # fmt: skip
-"""Late reports, late effects and compensations, which have functions of their own.
-
-"row 24: applied" is not among them: that a watch finds an effect needs a partner that takes a
-request beyond its own lifetime, and this one keeps its word.
-"""
+"""Late reports, late effects and compensations, which have functions of their own."""
 PEOPLE = ("retry", "succeeded", "failed", "compensated", "refused")
 
 

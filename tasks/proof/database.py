@@ -4,11 +4,21 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, Protocol
+from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Engine, bindparam, create_engine, event
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    bindparam,
+    create_engine,
+    event,
+    select,
+)
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
+from models import Step
 from models.base import Base, Instant
 from orchestration import due
 from orchestration.statement import Prepared
@@ -31,6 +41,10 @@ class Circumstances(Protocol):
         """Return ``commit-kept``, ``commit-lost`` or nothing for the transaction that is ending."""
 
 
+_steps: Any = Step.__table__
+_STEP = Prepared(
+    select(_steps).where(_steps.c.saga_id == bindparam("saga"), _steps.c.path == bindparam("path"))
+)
 _DELETIONS = tuple(Prepared(table.delete()) for table in reversed(Base.metadata.sorted_tables))
 
 
@@ -99,6 +113,11 @@ class SimulatedStore(Store):
         """Return when the next sweep has something to do; asked by nobody in the world."""
         with self.peek() as connection:
             return due.next_at(connection)
+
+    def step(self, saga_id: str, path: str) -> Any:
+        """Return the row of a step; asked by nobody in the world."""
+        with self.peek() as connection:
+            return _STEP.first(connection, saga=UUID(saga_id), path=path)
 
     def _transaction(self) -> AbstractContextManager[Connection]:
         """Begin and commit; in memory on the one connection that there is, without a pool."""

@@ -160,7 +160,8 @@ def scope() -> Iterator[Scenario]:
     """Yield, for each admitted mix, workflows of one, two and three steps around it.
 
     Alone; undone because a step behind it, or beside it, is refused; between two others, which is
-    undone; and, at the pivot and after it, with a step on either side. Two crashes that both strike
+    undone; before a step that is inline, and inline itself; and, at the pivot and after it, with a
+    step on either side. Two crashes that both strike
     its neighbours are the same for every mix, and are tried with the first of each kind.
     """
     known: set[str] = set()
@@ -178,6 +179,10 @@ def _shapes() -> Iterator[Scenario]:
         yield Scenario("then undone", _plan(sequence(own, z), contract), REFUSED)
         yield Scenario("undone beside", _plan(parallel(own, z), contract), REFUSED)
         yield Scenario("between two", _plan(sequence(y, own, z), contract), REFUSED)
+        inline = sequence(own, _step("z", GOOD, inline=True))
+        yield Scenario("inline behind", _plan(inline, contract))
+        inline = sequence(y, _step("a", contract, inline=True), z)
+        yield Scenario("inline between two", _plan(inline, contract), REFUSED)
     for contract in admitted(Position.PIVOT):
         steps = sequence(_step("y", GOOD), _step("a", contract, pivot=True), _step("z", GOOD))
         yield Scenario("pivot between two", _plan(steps, contract))
@@ -192,9 +197,9 @@ def _alone(contract: AgentContract, position: Position) -> Step | tuple[Step, ..
     return _step("a", contract, pivot=position is Position.PIVOT)
 
 
-def _step(name: str, contract: AgentContract, *, pivot: bool = False) -> Step:
+def _step(name: str, contract: AgentContract, *, pivot: bool = False, inline: bool = False) -> Step:
     policy = RetryPolicy(max_attempts=2, jitter="none")
-    return Step(name, agent=contract.name, pivot=pivot, retry=policy, timeout=MINUTE)
+    return Step(name, agent=contract.name, pivot=pivot, retry=policy, timeout=MINUTE, inline=inline)
 
 
 def _plan(steps: object, contract: AgentContract) -> Plan:

@@ -50,7 +50,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "broker": ("flushed",),
     "partner action": (
         "busy", "refused", "lost", "late", "reply-lost", "error-after", "error-before", "pending",
-        "invalid", "declined",
+        "invalid", "declined", "beyond",
     ),
     "partner compensation": ("busy", "refused", "lost", "late", "reply-lost", "error-before"),
     "partner probe": ("lost", "lagging", "unclear", "conflict", "rejected"),

@@ -11,8 +11,9 @@ from models.states import Direction, StepState
 from orchestration.errors import RefusedError
 from orchestration.events import Remedy
 from orchestration.safety import Position, positions
-from orchestration.snapshot import idempotency_key
-from tasks.proof.partner import Entry, Partner
+from orchestration.snapshot import LATE, idempotency_key
+from tasks.proof.entry import Entry
+from tasks.proof.partner import Partner
 from tasks.proof.record import Rows
 from tasks.proof.world import World
 
@@ -40,14 +41,14 @@ class Operator:
             for number in range(row.incarnation + 1)
         ]
         entries = [partner.entries.setdefault(k, Entry(k, str(saga_id), name)) for k in keys]
-        if row.direction == Direction.BACKWARD:
+        if row.direction == Direction.BACKWARD or row.path.endswith(LATE):
             for entry in entries:
                 partner.undo_by_hand(entry)
             self._say(saga_id, row.path, Remedy.COMPENSATED)
             return
-        standing = [entry for entry in entries if entry.standing]
-        if not standing and self._wants_a_retry(row):
+        if self._wants_a_retry(row):
             return
+        standing = [entry for entry in entries if entry.standing]
         for entry in entries:
             partner.shut_by_hand(entry)
         if standing:

@@ -1,20 +1,21 @@
 """A partner that keeps its contract to the letter and does everything else that one ever did.
 
-It remembers keys for as long as it says and no longer, closes them, lags in what it shows, takes
+One thing alone it does against its word: a request that it should have refused as too old may turn
+up after all, once the step was given up; what that leaves behind must be found and undone. It
+remembers keys for as long as it says and no longer, closes them, lags in what it shows, takes
 requests hours after they were sent, loses replies, throttles, sells out, repeats its own errors.
 What it really did is in its books, which nothing but the invariants ever reads.
 """
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from models.states import Operation
-from orchestration.contract import MARGIN, AgentContract
+from orchestration.contract import KILL_GRACE, MARGIN, AgentContract
 from orchestration.signals import (
     Absent,
     Answer,
@@ -29,62 +30,10 @@ from orchestration.signals import (
     Unclear,
 )
 from tasks.agent import Agent, Call
-from tasks.proof.faults import Faults
+from tasks.proof.entry import DeclinedError, Entry, Made, Place
 from tasks.proof.record import Booking, Effect, Request, price_of, transfer
 
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
-
-
-class Made(BaseModel):
-    """What an action returns."""
-
-    made: str
-
-
-class Place(Protocol):
-    """What a partner needs of the world around it."""
-
-    now: datetime
-    faults: Faults
-
-    def later(self, delay: timedelta, act: Callable[[], None]) -> None:
-        """Do something after ``delay``."""
-
-    def reach(self, point: str) -> None:
-        """Come to a boundary, where the calling process may stop."""
-
-    def label(self, saga_id: str) -> str:
-        """Return the short name of a saga."""
-
-    def caller(self) -> str:
-        """Return the role of the process that is calling."""
-
-
-class DeclinedError(Exception):
-    """What a partner's client raises where nothing was done, and nothing ever will be."""
-
-
-@dataclass
-class Entry:
-    """What the partner has under one key of an action."""
-
-    key: str
-    saga_id: str
-    step: str
-    effects: list[Effect] = field(default_factory=list)
-    first_at: datetime | None = None
-    closed: bool = False
-    answer: Answer | None = None
-    """What it says of this key from now on, whoever asks."""
-    pending_until: datetime | None = None
-    failing: bool = False
-    """It answers this key with the error that it once gave."""
-    made: str = ""
-
-    @property
-    def standing(self) -> list[Effect]:
-        """The effects that are not undone."""
-        return [effect for effect in self.effects if effect.undone_at is None]
 
 
 class Partner:
@@ -105,8 +54,6 @@ class Partner:
     def act(self, call: Call[Any]) -> Any:
         """Do the action under the call's key."""
         fault = self._fault(call, Operation.ACTION)
-        if call.time_left <= timedelta(0):
-            raise RetryLater("no time is left to call", delay=SECOND)
         expires_at = self._expiry(call)
         self.place.reach("send")
         self._note(call, Operation.ACTION)
@@ -114,14 +61,16 @@ class Partner:
             return self._query(fault)
         entry = self._entry(call.key, call)
         self._before(fault, entry, call, expires_at)
-        refusal = self._arrive(entry, expires_at)
+        refusal = "" if fault == "beyond" else self._arrive(entry, expires_at)
         if refusal:
             raise PermanentFailure(refusal)
         entry.failing = entry.failing or fault == "error-after"
         try:
-            return self._reply(fault, entry)
+            reply = self._reply(fault, entry)
         finally:  # Whoever is stopped here has his answer already.
             self.place.reach("p6")
+        self.place.beat(call)
+        return reply
 
     def _before(
         self, fault: str, entry: Entry, call: Call[Any], expires_at: datetime | None
@@ -133,8 +82,10 @@ class Partner:
             case "lost":
                 raise OutcomeUnknown("timed out")
             case "late":
-                self._send_late(call, lambda: self._arrive(entry, expires_at))
+                self._send_late(call, lambda: self._arrive(entry, expires_at), expires_at)
                 raise OutcomeUnknown("timed out")
+            case "beyond":
+                self._come_beyond(call, entry)
             case "refused" if self._is_new(entry):
                 raise PermanentFailure("sold out")
             case "declined" if self._is_new(entry):
@@ -193,10 +144,9 @@ class Partner:
 
     def undo(self, call: Call[Any], made: Made | None) -> None:
         """Undo an action, found by its key."""
-        del made
         fault = self._fault(call, Operation.COMPENSATION)
         self.place.reach("send")
-        self._note(call, Operation.COMPENSATION)
+        self._note(call, Operation.COMPENSATION, with_result=made is not None)
         entry = self._entry(call.action_key, call)
         match fault:
             case "busy":
@@ -264,7 +214,7 @@ class Partner:
             self.entries[key] = Entry(key, call.saga_id, call.step)
         return self.entries[key]
 
-    def _note(self, call: Call[Any], operation: Operation) -> None:
+    def _note(self, call: Call[Any], operation: Operation, *, with_result: bool = True) -> None:
         self.received[call.saga_id, call.step, operation] += 1
         self.requests.append(
             Request(
@@ -274,33 +224,78 @@ class Partner:
                 attempt=call.attempt,
                 at=self.place.now,
                 caller=self.place.caller(),
+                key=call.key if operation is Operation.ACTION else call.action_key,
+                with_result=with_result,
             )
         )
 
     def _expiry(self, call: Call[Any]) -> datetime | None:
-        """Return when the remote refuses the request: its own limit, after the call's time."""
+        """Return when the remote refuses the request: its own limit, after the process's death."""
         lifetime = self.contract.request_lifetime
-        return None if lifetime is None else self.place.now + call.time_left + lifetime
+        if lifetime is None:
+            return None
+        left = min(call.time_left, self.place.workflow.by_name[call.step].timeout)
+        return self.place.now + left + KILL_GRACE + lifetime
 
     def _delay(self, call: Call[Any], low: timedelta, high: timedelta) -> timedelta:
         site = f"delay {self.place.label(call.saga_id)}/{call.step} {call.attempt} {call.key}"
         return self.place.faults.dice.between(site, low, high)
 
-    def _send_late(self, call: Call[Any], arrive: Callable[[], Any]) -> None:
-        """Keep a request on the wire: for days, but not beyond the margin that a retention has."""
+    def _send_late(
+        self, call: Call[Any], arrive: Callable[[], Any], expires_at: datetime | None = None
+    ) -> None:
+        """Keep a request on the wire: for days, but not beyond the margin that a retention has.
+
+        What is refused when it is too old comes at the last moment, half of the time.
+        """
         bounded = self.contract.key_retention is not None
         longest = MARGIN * 0.9 if bounded else 3 * DAY
+        delay = self._delay(call, SECOND, longest)
+        site = f"last moment {self.place.label(call.saga_id)}/{call.step} {call.attempt}"
+        if expires_at is not None and self.place.faults.dice.roll(site) < 0.5:  # noqa: PLR2004
+            delay = min(longest, (expires_at - self.place.now) * 0.99)
 
         def act() -> None:
             self.on_the_way -= 1
             arrive()
 
         self.on_the_way += 1
-        self.place.later(self._delay(call, SECOND, longest), act)
+        self.place.later(delay, act)
+
+    def _come_beyond(self, call: Call[Any], entry: Entry) -> None:
+        """Let a request turn up after its lifetime, once its step was given up; or never.
+
+        A caller that can be held waits for it; any other one is told of a time-out.
+        """
+        contract = self.contract
+        if contract.request_lifetime and not contract.key_retention:
+            delay = self._delay(call, SECOND, DAY / 4)
+            if not self.place.can_wait():
+                self.place.later(delay, lambda: self._turn_up(call, entry))
+            else:
+                self.place.sleep(delay.total_seconds())
+                if self._turn_up(call, entry):
+                    return
+        raise OutcomeUnknown("timed out")
+
+    def _turn_up(self, call: Call[Any], entry: Entry) -> bool:
+        there = self._is_new(entry) and self.place.given_up(call.saga_id, call.step)
+        if there:
+            self._make(entry)
+            entry.effects[-1].beyond = True
+        return there
 
     def _query(self, fault: str) -> Any:
         self.place.reach("p6")
-        if fault in {"error-before", "error-after", "lost", "late", "reply-lost", "pending"}:
+        if fault in {
+            "error-before",
+            "error-after",
+            "lost",
+            "late",
+            "beyond",
+            "reply-lost",
+            "pending",
+        }:
             raise ConnectionError("no answer")
         if fault == "busy":
             raise RetryLater("429", delay=SECOND)
@@ -386,11 +381,12 @@ class PartnerAgent(Agent):
     def __init__(self, partner: Partner) -> None:
         self.contract = partner.contract
         self.action = partner.act
-        self.functions = {
-            Operation.ACTION: partner.act,
-            Operation.PROBE: partner.find,
-            Operation.CLOSE: partner.close,
-            Operation.COMPENSATION: partner.undo,
-        }
+        self.functions = {Operation.ACTION: partner.act}
+        if partner.contract.probe:
+            self.functions[Operation.PROBE] = partner.find
+        if partner.contract.close:
+            self.functions[Operation.CLOSE] = partner.close
+        if partner.contract.compensation:
+            self.functions[Operation.COMPENSATION] = partner.undo
         self.result_type = TypeAdapter(Made)
         self.input_type = TypeAdapter(Any)

@@ -41,7 +41,11 @@ _SENDING: tuple[Properties, ...] = (
 _ASKING: tuple[Properties, ...] = (
     {},
     {"probe": True, "probe_staleness": timedelta(seconds=5)},
-    {"probe": True, "request_lifetime": timedelta(seconds=30)},
+    {
+        "probe": True,
+        "probe_staleness": timedelta(seconds=5),
+        "request_lifetime": timedelta(seconds=30),
+    },
 )
 _CLOSING: tuple[Properties, ...] = ({}, {"close": True})
 _UNDOING: tuple[Properties, ...] = (
@@ -139,6 +143,7 @@ class Planner:
         contract = self._contract(position, site)
         self.contracts[contract.name] = contract
         limits = (None, None, None)
+        beats = self.dice.roll(f"{site} beats") < 0.1  # noqa: PLR2004 - one in ten
         return Step(
             next(self.names),
             agent=contract.name,
@@ -147,6 +152,7 @@ class Planner:
             timeout=MINUTE if contract.key_retention else self.dice.pick(f"{site} t", TIMEOUTS),
             schedule_to_start=self.dice.pick(f"{site} start", (*limits, MINUTE / 2)),
             schedule_to_close=self.dice.pick(f"{site} close", (*limits, 10 * MINUTE)),
+            heartbeat_timeout=MINUTE * 0.75 if beats else None,
             inline=self.dice.roll(f"{site} inline") < 0.3,  # noqa: PLR2004 - one in three or so
         )
 

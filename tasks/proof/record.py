@@ -26,6 +26,8 @@ class Effect:
     step: str
     at: datetime
     undone_at: datetime | None = None
+    beyond: bool = False
+    """Whether it was made by a request that its partner should have refused as too old."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,22 @@ class Request:
     at: datetime
     caller: str = "worker"
     """The role of the process that made it."""
+    key: str = ""
+    """The key of the action that was sent, asked about, closed or undone; empty: not known."""
+    with_result: bool = True
+    """Whether an undo was given what its action returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """One heartbeat that was accepted, and what its lease looked like then."""
+
+    saga_id: str
+    step: str
+    attempt: int
+    at: datetime
+    wake_at: datetime | None
+    deadline_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +109,7 @@ class Record:
     """By their ids."""
     effects: list[Effect] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    beats: list[Beat] = field(default_factory=list)
     ledger: list[int] = field(default_factory=list)
     """Every booking of money, in minor units, credits and debits."""
     payments: list[Booking] = field(default_factory=list)

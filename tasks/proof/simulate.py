@@ -17,6 +17,7 @@ from tasks.proof.faults import Faults
 from tasks.proof.invariants import Violation, check
 from tasks.proof.operator import Operator
 from tasks.proof.partner import Partner, PartnerAgent
+from tasks.proof.people import People
 from tasks.proof.plans import Plan, Planner
 from tasks.proof.record import Record, Rows, read_rows, read_what_is_open
 from tasks.proof.world import EPOCH, Endless, World
@@ -102,6 +103,7 @@ class Drama:
         self.partners = {name: self.partner(contract) for name, contract in plan.contracts.items()}
         self.world.agents |= {name: self.agent(p) for name, p in self.partners.items()}
         self.operator = Operator(self.world, self.partners)
+        self.people = People(self.world)
         self.definition = registry.bind(plan.workflow)
 
     def registry(self) -> Registry:
@@ -139,16 +141,16 @@ class Drama:
         dice, world = self.faults.dice, self.world
         for name in self.sagas:
             delay = dice.roll(f"start of {name}") * MINUTE
-            world.later(delay, partial(world.start, name, self.input_of(name)))
+            world.later(delay, partial(self.people.start, name, self.input_of(name)))
             if self.faults.at("person", f"cancel {name}"):
                 self.faults.hit("person", "cancel")
                 after = dice.between(f"cancel of {name}", timedelta(milliseconds=5), MINUTE * 30)
-                world.later(delay + after, partial(world.cancel, name))
+                world.later(delay + after, partial(self.people.cancel, name))
             for ring in range(dice.below(f"rings of {name}", RINGS)):
                 site = f"ring {ring} of {name}"
                 step = dice.pick(f"step of {site}", list(self.plan.workflow.by_name))
                 after = dice.between(site, timedelta(milliseconds=5), MINUTE * 30)
-                world.later(delay + after, partial(world.ring, name, step))
+                world.later(delay + after, partial(self.people.ring, name, step))
 
     def _calm(self) -> None:
         """Let the faults stop; what is under way stays under way."""
@@ -194,6 +196,7 @@ class Drama:
             definitions={self.definition.id: self.definition},
             effects=[effect for partner in self.partners.values() for effect in partner.effects],
             requests=[r for partner in self.partners.values() for r in partner.requests],
+            beats=self.world.beats,
             payments=[booking for partner in self.partners.values() for booking in partner.ledger],
         )
         violations = check(record)

@@ -49,6 +49,7 @@ _WIRE = {
     "days": "its message is delivered again days later",
     "flushed": "the broker forgets all messages",
     "cancel": "a customer cancels",
+    "beyond": "the request turns up after its lifetime",
 }
 _CALLED = {
     "action": "the action",

@@ -15,20 +15,22 @@ from uuid import UUID
 
 from sqlalchemy.exc import OperationalError
 
+from models.states import StepState
 from orchestration import failpoint
 from orchestration.definition import Workflow
-from orchestration.errors import RefusedError
+from orchestration.errors import LeaseLostError
 from orchestration.failpoint import FailpointError
 from orchestration.lease import Leases
 from orchestration.registry import Registry
 from orchestration.roster import Roster
 from orchestration.scheduler import Scheduler
-from tasks.agent import Agent
+from tasks.agent import Agent, Call
 from tasks.proof.broker import Broker
 from tasks.proof.database import SimulatedStore
 from tasks.proof.faults import Faults
 from tasks.proof.fleet import NODE_TIMEOUT, Fleet
 from tasks.proof.node import Process
+from tasks.proof.record import Beat
 from tasks.proof.strand import SimulatedCrash, Strand
 from tasks.proof.watched import Undecided, WatchedSupervisor
 
@@ -62,7 +64,7 @@ class World:
         self.agents: dict[str, Agent] = {}
         self.pids = 0
         self.workflow = workflow
-        self.events: list[tuple[datetime, int, Callable[[], None]]] = []
+        self.events: list[tuple[datetime, int, Callable[[], Any]]] = []
         self.count = 0
         self.most_events = most_events
         self.here: Process | None = None
@@ -79,6 +81,7 @@ class World:
         self.broker = Broker(self)
         self.scheduler = Scheduler(self.store, self.broker, registry, new_id=self._new_id)
         self.undecided: list[Undecided] = []
+        self.beats: list[Beat] = []
         self.supervisors = [
             WatchedSupervisor(
                 self.scheduler, self.broker, node_timeout=NODE_TIMEOUT, undecided=self.undecided
@@ -130,12 +133,40 @@ class World:
     def sleep(self, seconds: float) -> None:
         """Let a process wait: in a strand until then, otherwise the others are late."""
         pause = timedelta(seconds=seconds)
-        if self.here is not None and self.here.strand is not None:
+        if self.here is not None and self.can_wait():
             self._hold(self.here, pause)
         else:
             self.now += pause
 
-    def later(self, delay: timedelta, act: Callable[[], None]) -> None:
+    def can_wait(self) -> bool:
+        """Tell whether the present process can be held."""
+        return self.here is not None and self.here.strand is not None
+
+    def beat(self, call: Call[Any]) -> None:
+        """Send a heartbeat where the step has a time-out for them; keep what came of it."""
+        if self.workflow.by_name[call.step].heartbeat_timeout is None:
+            return
+        try:
+            call.heartbeat()
+        except (LeaseLostError, OperationalError, FailpointError):
+            raise
+        except Exception as error:
+            text = f"a heartbeat failed: {type(error).__name__}: {error}"
+            self.undecided.append(Undecided(call.saga_id, call.step, text))
+            raise
+        row = self.store.step(call.saga_id, call.step)
+        self.beats.append(
+            Beat(
+                saga_id=call.saga_id, step=call.step, attempt=call.attempt, at=self.now,
+                wake_at=row.wake_at, deadline_at=row.deadline_at,
+            )
+        )  # fmt: skip
+
+    def given_up(self, saga_id: str, step: str) -> bool:
+        """Tell whether a step was ended as without effect."""
+        return self.store.step(saga_id, step).state in {StepState.FAILED, StepState.SKIPPED}
+
+    def later(self, delay: timedelta, act: Callable[[], Any]) -> None:
         """Do something after ``delay``."""
         self.count += 1
         heapq.heappush(self.events, (self.now + delay, self.count, act))
@@ -351,29 +382,3 @@ class World:
         """End whatever is held."""
         for strand in self.held:
             strand.kill()
-
-    # --- people ----------------------------------------------------------------------------------
-
-    def start(self, name: str, given: Any) -> None:
-        """Start a saga under the key ``name``; a caller that dies comes again."""
-        process = self.process("client", f"start {name}", path=name)
-
-        def call() -> None:
-            self.ids[name] = self.scheduler.start(self.workflow, given, key=name).saga_id
-
-        self.carry_out(process, call)
-        if name not in self.ids:
-            self.later(self.until_back(), partial(self.start, name, given))
-
-    def ring(self, name: str, step: str) -> None:
-        """Call the webhook of a step, whether there is anything to say or not."""
-        if name in self.ids and not self.away():
-            self.scheduler.hasten(self.ids[name], step)
-
-    def cancel(self, name: str) -> None:
-        """Cancel a saga, if that is still allowed."""
-        if name in self.ids and not self.away():
-            try:
-                self.scheduler.cancel(self.ids[name], by="customer")
-            except RefusedError:
-                self.faults.hit("person", "refused")

@@ -11,22 +11,19 @@ import pytest
 from orchestration.contract import AgentContract
 from orchestration.definition import Definition, Step, Workflow, sequence
 from tasks.proof.invariants import INVARIANTS, REMOTE_CALLS, check
-from tasks.proof.record import Booking, Effect, Record, Request, Rows, transfer
+from tasks.proof.record import Beat, Booking, Effect, Record, Request, Rows, transfer
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 SAGA = "saga"
 PRICE = 500
-DEFINITION = Definition(
-    Workflow(
-        "plan",
-        version=1,
-        steps=sequence(
-            Step("a", agent="books", timeout=timedelta(minutes=1)),
-            Step("b", agent="books", timeout=timedelta(minutes=1)),
-        ),
-    ),
-    {"books": AgentContract(name="books", idempotent=True, compensation=True)},
-)
+
+
+def definition(*, pivot: bool = False) -> Definition:
+    first = Step("a", agent="books", timeout=timedelta(minutes=1), pivot=pivot)
+    second = Step("b", agent="books", timeout=timedelta(minutes=1))
+    contract = AgentContract(name="books", idempotent=True, compensation=True)
+    plan = Workflow("plan", version=1, steps=sequence(first, second))
+    return Definition(plan, {"books": contract})
 
 
 def at(second: int) -> datetime:
@@ -46,6 +43,8 @@ class Story:
     ledger: list[int] = field(default_factory=list)
     incidents: list[Any] = field(default_factory=list)
     journal: list[Any] = field(default_factory=list)
+    beats: list[Beat] = field(default_factory=list)
+    definition: Definition = field(default_factory=definition)
 
     def record(self) -> Record:
         return Record(
@@ -56,10 +55,11 @@ class Story:
                 incidents=self.incidents,
                 journal=self.journal,
             ),
-            definitions={"plan": DEFINITION},
+            definitions={"plan": self.definition},
             effects=self.effects,
             requests=self.requests,
             payments=self.payments,
+            beats=self.beats,
             ledger=self.ledger,
         )
 
@@ -234,19 +234,91 @@ def leased_after_the_end(story: Story) -> None:
     story.steps["b"].attempt = 2
 
 
+def undone_behind_the_pivot(story: Story) -> None:
+    story.definition = definition(pivot=True)
+
+
+def turned_back_behind_the_pivot(story: Story) -> None:
+    story.definition = definition(pivot=True)
+    story.saga.abort = {"reason": "cancelled"}
+
+
+def without_its_result(story: Story) -> None:
+    story.requests[-1] = replace(story.requests[-1], with_result=False)
+
+
+def result_lost(story: Story) -> None:
+    story.steps["a"].result = None
+
+
+def late_success_kept(story: Story) -> None:
+    story.steps["a"].state = "failed"
+    story.attempts[0].state = "expired"
+    story.attempts[0].late = {"outcome": "succeeded", "at": at(9).isoformat()}
+
+
+def given_up_too_early(story: Story) -> None:
+    story.journal.append(
+        SimpleNamespace(
+            saga_id=SAGA, path="a~late", at=at(20), from_state="unknown", to_state="dispatched",
+            row="24",
+        )
+    )  # fmt: skip
+
+
+def heard_without_the_lease(story: Story) -> None:
+    story.beats.append(Beat(**BEAT, at=at(3), wake_at=at(50)))
+
+
+def lease_put_off(story: Story) -> None:
+    story.beats.append(Beat(**BEAT, at=at(1), wake_at=at(70)))
+
+
+def sent_under_a_closed_key(story: Story) -> None:
+    story.requests[0] = replace(story.requests[0], operation="close", key="k")
+    story.attempts.append(attempt("a", 2, 3))
+    story.attempts[0].state = "failed"
+    story.steps["a"].attempt = 2
+    story.requests.append(replace(request("a", 2, 3), key="k"))
+    closed = {"answer": "closed"}
+    story.journal.append(
+        SimpleNamespace(
+            saga_id=SAGA, path="a", at=at(2), from_state="unknown", to_state="retrying",
+            row="18", details=closed,
+        )
+    )  # fmt: skip
+
+
+def ended_twice(story: Story) -> None:
+    end = SimpleNamespace(
+        saga_id=SAGA, path="", at=at(9), from_state="running", to_state="completed", verb="finish"
+    )
+    story.journal += [end, end]
+
+
+BEAT: dict[str, Any] = {"saga_id": SAGA, "step": "a", "attempt": 1, "deadline_at": at(60)}
 DOCTORED: list[tuple[str, Callable[[], Story], Callable[[Story], None]]] = [
     ("INV-1", completed, twice_under_one_key),
     ("INV-2", completed, without_an_effect),
     ("INV-2", completed, with_a_second_effect),
     ("INV-3", compensated, not_undone),
+    ("INV-3", compensated, without_its_result),
+    ("INV-3", compensated, result_lost),
+    ("INV-3", compensated, late_success_kept),
+    ("INV-3", compensated, given_up_too_early),
+    ("INV-4", compensated, undone_behind_the_pivot),
+    ("INV-4", completed, turned_back_behind_the_pivot),
     ("INV-4", completed, begun_before_its_turn),
     ("INV-4", compensated, undone_in_the_wrong_order),
     ("INV-5", completed, two_at_once),
     ("INV-5", completed, succeeded_twice),
+    ("INV-5", completed, heard_without_the_lease),
+    ("INV-5", completed, lease_put_off),
     ("INV-6", completed, never_woken),
     ("INV-6", completed, leased_for_ever),
     ("INV-7", completed, sent_without_a_lease),
     ("INV-7", completed, sent_before_its_lease),
+    ("INV-7", completed, sent_under_a_closed_key),
     ("INV-8", completed, held_after_the_end),
     ("INV-9", completed, money_that_did_not_arrive),
     ("INV-9", completed, money_out_of_nothing),
@@ -258,6 +330,7 @@ DOCTORED: list[tuple[str, Callable[[], Story], Callable[[Story], None]]] = [
     ("INV-12", completed, called_too_often),
     ("INV-13", completed, called_by_a_sweep),
     ("INV-14", completed, moved_after_the_end),
+    ("INV-14", completed, ended_twice),
     ("INV-14", completed, leased_after_the_end),
 ]
 
