@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from orchestration.database import open_engine
 from tasks.embedded import _program
 from tests.support import services
-from tests.support.commands import Forks, forks
+from tests.support.commands import ROOT, Forks, forks
 from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
 
@@ -92,7 +92,8 @@ class Checked:
         return subprocess.run(
             [ATALAIA, *words],
             cwd=self.folder,
-            env=self.env | {"PYTHONPATH": str(self.folder)},  # Its settings hide those of Atalaia.
+            # Its settings hide those of Atalaia.
+            env=self.env | {"PYTHONPATH": f"{self.folder}:{ROOT}"},
             capture_output=True,
             text=True,
             check=False,
@@ -177,7 +178,7 @@ def test_settings_that_may_not_be_read_are_a_note(start: Start, look: Look) -> N
 
 
 def test_a_cluster_is_an_error(start: Start, look: Look) -> None:
-    checked = look(ATALAIA_BROKER_URL=start("cluster-enabled yes", "appendonly yes"))
+    checked = look(ATALAIA_BROKER_URL=start("cluster-enabled yes", f"cluster-port {free_port()}"))
     assert "Sentinel" in checked.found("errors")["cluster-enabled"]["remedy"]
 
 
