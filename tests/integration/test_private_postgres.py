@@ -57,6 +57,13 @@ def test_databases_are_copies_that_share_nothing(administrator: URL) -> None:
             connection.execute("INSERT INTO kept VALUES (1)")
         with psycopg.connect(two.replace("+psycopg", "")) as connection:
             assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+    with server.database(template) as again:
+        assert again in {one, two}, "one that was used and emptied is lent again"
+        with psycopg.connect(again.replace("+psycopg", "")) as connection:
+            assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+            connection.execute("ALTER TABLE kept ADD CHECK (id > 0)")
+    with server.database(template) as further, server.database(template) as last:
+        assert again not in {further, last}, "one whose schema was changed is lent to nobody"
     server.close()
 
     with psycopg.connect(plain(administrator)) as connection:
