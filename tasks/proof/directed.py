@@ -128,6 +128,9 @@ def _dangers() -> Iterator[Case]:
     paused = {f"call s0/a action {number}": "pause@p6" for number in (1, 2)}
     beating = _plan(REPEATING, heartbeat_timeout=MINUTE * 0.75)
     yield from _cases("action pause@p6", beating, paused, 9, 14, 16, 28)
+    alone = {"call s0/a action 1": "pause@p6"}
+    beating = _plan(WATCHED, heartbeat_timeout=MINUTE * 0.75)
+    yield from _cases("action pause@p6", beating, alone, *SEEDS)
     limited = _plan(LIMITED, pivot=True, retry=once)
     yield from _cases("partner action late", limited, late, *SEEDS)
     behind = {f"publish s0/a compensation {number}": "late" for number in (2, 3)}
