@@ -46,7 +46,8 @@ def undos_are_given_the_result(books: Books) -> Found:
             text = f"the undo of step {request.step!r} was not given the result of its action"
             yield request.saga_id, request.step, text
     for saga_id, row, contract in books.own_steps():
-        kept = getattr(row, "result", "") is not None
+        result = getattr(row, "result", "")
+        kept = result is not None or not books.record.always_returns
         undone = row.state == StepState.COMPENSATED
         if contract.effect and undone and (saga_id, row.path) in won and not kept:
             yield saga_id, row.path, f"the result of step {row.path!r} was lost when it was undone"

@@ -115,6 +115,8 @@ class Record:
     payments: list[Booking] = field(default_factory=list)
     """What was paid for each step and given back, in this order; empty where nobody wrote it."""
     settled: bool = True
+    always_returns: bool = False
+    """Whether every action returns something, as those of simulated partners do."""
     by_hand: frozenset[tuple[str, str]] = frozenset()
     """(saga, step) whose outcome a person decided without being able to know it."""
 

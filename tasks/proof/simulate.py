@@ -88,6 +88,9 @@ class Simulation:
 class Drama:
     """The acts of one run."""
 
+    always_returns = True
+    """Whether every action returns something."""
+
     def __init__(
         self, store: SimulatedStore, plan: Plan, faults: Faults, seed: int, sagas: tuple[str, ...]
     ) -> None:
@@ -197,6 +200,7 @@ class Drama:
             effects=[effect for partner in self.partners.values() for effect in partner.effects],
             requests=[r for partner in self.partners.values() for r in partner.requests],
             beats=self.world.beats,
+            always_returns=self.always_returns,
             payments=[booking for partner in self.partners.values() for booking in partner.ledger],
         )
         violations = check(record)

@@ -104,6 +104,7 @@ class TrialDrama(Drama):
         self.world.most_events = (EVENTS + EVENTS_OF_A_STEP * steps) * len(self.sagas)
         if subject.own is not None:
             self.operator = Nobody(self.world, self.partners)
+            self.always_returns = False
 
     @property
     def books(self) -> OwnBooks | None:

@@ -59,6 +59,7 @@ class Story:
             effects=self.effects,
             requests=self.requests,
             payments=self.payments,
+            always_returns=True,
             beats=self.beats,
             ledger=self.ledger,
         )
