@@ -228,7 +228,7 @@ def test_a_fresh_folder_has_warnings_and_no_errors(empty: Shell) -> None:
 
 def test_migrating_twice_is_migrating_once(empty: Shell) -> None:
     first, second = empty.say("migrate"), empty.say("migrate")
-    assert first == second == "database at revision 0001, 1 workflow(s) stored\n"
+    assert first == second == "database at revision 0002, 1 workflow(s) stored\n"
     assert "no sagas" in empty.say("list")
     checked = empty.json("check")
     assert {"about": "definitions", "text": "trip version 1 is stored"} in checked["ok"]
