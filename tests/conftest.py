@@ -5,6 +5,7 @@ that takes ``broker_url`` runs on the embedded Valkey, on Redis and on RabbitMQ.
 """
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,16 @@ from tests.support.postgres import Postgres, UnavailableError, running
 
 if TYPE_CHECKING:
     from orchestration.store import Store
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach what the tests start, however they were started themselves.
+
+    A shell has what it runs in the background ignore it, and every child inherits that.
+    """
+    is_xdist_worker = hasattr(config, "workerinput")
+    if not is_xdist_worker and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def lay_schema(url: str) -> None:
