@@ -104,6 +104,7 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> Engine:
     engine = create_engine(
         parsed.set(drivername="postgresql+psycopg"),
         isolation_level="READ COMMITTED",
+        paramstyle="format",  # By position, as the other drivers take them anyhow.
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_recycle=1800,

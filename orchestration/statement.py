@@ -5,10 +5,11 @@ of the hot path are written in Core, compiled to text once for each dialect, and
 their parameters are converted, by the same column types as ever.
 """
 
-import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Executable, Uuid
@@ -56,7 +57,7 @@ class Prepared:
         form = self._form(connection.dialect)
         result = _run(connection, form.sql, form.bind(values))
         try:
-            return [form.record(row) for row in result]
+            return form.records(result)
         finally:
             result.close()
 
@@ -97,30 +98,24 @@ class Batch:
         self.missed += [row for row, count in zip(rows, counts, strict=True) if count != 1]
 
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
-
-
 def _run_joined(
     connection: AnyConnection, parts: Sequence[tuple[Prepared, Mapping[str, Any]]]
 ) -> Sequence[int]:
     """Run several changes as one statement; return how many rows each of them changed."""
     forms = [statement._form(connection.dialect) for statement, _ in parts]  # noqa: SLF001
     sql = _join(tuple(form.sql for form in forms))
-    given = {
-        f"w{number}_{name}": value
-        for number, (form, (_, values)) in enumerate(zip(forms, parts, strict=True))
-        for name, value in form.bind(values).items()
-    }
-    counts: Sequence[int] = _run(connection, sql, given).fetchone()
+    given = chain.from_iterable(
+        form.bind(values) for form, (_, values) in zip(forms, parts, strict=True)
+    )
+    counts: Sequence[int] = _run(connection, sql, tuple(given)).fetchone()
     return counts
 
 
 @cache
 def _join(texts: tuple[str, ...]) -> str:
-    """Return one statement that runs all of ``texts``, each with parameters of its own."""
-    own = [_PARAMETER.sub(rf"%(w{number}_\1)s", text) for number, text in enumerate(texts)]
-    heads = ", ".join(f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(own))
-    counts = ", ".join(f"(SELECT count(*) FROM w{n})" for n in range(len(own)))  # noqa: S608
+    """Return one statement that runs all of ``texts``; its parameters are theirs in that order."""
+    heads = ", ".join(f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(texts))
+    counts = ", ".join(f"(SELECT count(*) FROM w{n})" for n in range(len(texts)))  # noqa: S608
     return f"WITH {heads} SELECT {counts}"
 
 
@@ -173,47 +168,59 @@ class _Form:
             dialect=dialect, column_keys=list(columns) if columns else None
         )
         self.sql = str(compiled)
+        names = compiled.positiontup
+        assert names is not None, "open_engine asks every dialect for parameters by position"
         bounds = {name: bound for bound, name in compiled.bind_names.items()}
         self.callables = {name: bound.callable for name, bound in bounds.items() if bound.callable}
         self.constants = {
-            name: bound.value for name, bound in bounds.items() if name not in self.callables
-        }
-        self.converts: dict[str, Convert] = {
-            name: bound.type.dialect_impl(dialect).bind_processor(dialect)
+            name: bound.value
             for name, bound in bounds.items()
+            if not bound.required and name not in self.callables
         }
-        self.positions: list[str] | None = compiled.positiontup if compiled.positional else None
-        self.plan = [(name, self.converts[name]) for name in self.positions or self.converts]
-        selected = list(getattr(statement, "selected_columns", ()))
-        self.row: Any = namedtuple("Row", [column.key for column in selected])  # type: ignore[misc]  # noqa: PYI024
-        reads = [_reader(column.type, dialect) for column in selected]
-        self.reads = [(number, read) for number, read in enumerate(reads) if read is not None]
-
-    def bind(self, values: Mapping[str, Any]) -> Any:
-        """Return the parameters as the driver takes them."""
-        given = {**self.constants, **values}
-        for name, call in self.callables.items():
-            given[name] = call()
-        if self.positions is None:
-            return {
-                name: value if (value := given[name]) is None or convert is None else convert(value)
-                for name, convert in self.plan
-            }
-        return tuple(
-            [
-                value if (value := given[name]) is None or convert is None else convert(value)
-                for name, convert in self.plan
-            ]
+        self.pick = itemgetter(*names) if len(names) > 1 else _one_by_one(names)
+        self.converts = _wherever(
+            bounds[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names
         )
+        selected = list(getattr(statement, "selected_columns", ()))
+        self.row: Any = partial(
+            tuple.__new__,
+            namedtuple("Row", [column.key for column in selected]),  # noqa: PYI024
+        )
+        self.reads = _wherever(_reader(column.type, dialect) for column in selected)
 
-    def record(self, row: Sequence[Any]) -> Any:
-        """Return a row of the driver with every value as its column's type."""
-        values = list(row)
-        for number, read in self.reads:
-            value = values[number]
-            if value is not None:
-                values[number] = read(value)
-        return self.row._make(values)
+    def bind(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the parameters as the driver takes them."""
+        if self.constants or self.callables:
+            called = {name: call() for name, call in self.callables.items()}
+            values = {**self.constants, **values, **called}
+        return tuple(_converted(self.pick(values), self.converts))
+
+    def records(self, rows: Iterable[Sequence[Any]]) -> list[Any]:
+        """Return rows of the driver with every value as its column's type."""
+        row, reads = self.row, self.reads
+        return [row(_converted(values, reads)) for values in rows]
+
+
+def _one_by_one(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    """Return what ``itemgetter`` does for two names and more."""
+    return lambda values: [values[name] for name in names]
+
+
+def _wherever(converts: Iterable[Convert]) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return the conversions that there are, each with its place."""
+    return [(place, convert) for place, convert in enumerate(converts) if convert is not None]
+
+
+def _converted(
+    values: Sequence[Any], converts: Sequence[tuple[int, Callable[[Any], Any]]]
+) -> list[Any]:
+    """Return ``values``, those at some places converted; NULL stays what it is."""
+    converted = list(values)
+    for place, convert in converts:
+        value = converted[place]
+        if value is not None:
+            converted[place] = convert(value)
+    return converted
 
 
 def _reader(column: TypeEngine[Any], dialect: Dialect) -> Convert:

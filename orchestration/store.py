@@ -98,6 +98,8 @@ class Store:
         mine = _steps.c.saga_id == bindparam("saga")
         steps = select(*_STEP_COLUMNS, now().label("now")).where(mine).order_by(_steps.c.path)
         self._lock_steps = Prepared(steps.with_for_update(key_share=True))
+        held = select(_steps.c.deadline_at, now().label("now")).where(*_same_step())
+        self._lock_held = Prepared(held.with_for_update(key_share=True))
         work = select(
             *_STEP_COLUMNS,
             _steps.c.result,
@@ -263,13 +265,14 @@ class Store:
         self, connection: Connection, saga_id: UUID, step: StepSnapshot, wake_at: datetime
     ) -> None:
         """Have a message sent again at ``wake_at``, if its step still waits for a worker."""
-        same = (
-            _steps.c.saga_id == saga_id,
-            _steps.c.path == step.path,
-            _steps.c.state == StepState.DISPATCHED,
-            _steps.c.attempt == step.attempt,
+        _HASTEN.change(
+            connection,
+            was_saga=saga_id,
+            was_path=step.path,
+            was_attempt=step.attempt,
+            was_state=StepState.DISPATCHED,
+            wake_at=wake_at,
         )
-        connection.execute(update(_steps).where(*same).values(wake_at=wake_at))
 
     def renew_if_leased(
         self,
@@ -281,36 +284,29 @@ class Store:
         details: Any,
     ) -> bool:
         """Record a heartbeat of the attempt that holds the lease; tell whether it still does."""
-        now = self.time(connection)
-        mine = (
-            _steps.c.saga_id == saga_id,
-            _steps.c.path == path,
-            _steps.c.attempt == attempt,
-            _steps.c.state == StepState.LEASED,
-        )
-        row = connection.execute(
-            select(_steps.c.deadline_at).where(*mine).with_for_update(key_share=True)
-        ).first()
-        if row is None:
+        mine = {
+            "was_saga": saga_id, "was_path": path, "was_attempt": attempt,
+            "was_state": StepState.LEASED,
+        }  # fmt: skip
+        held = self._lock_held.first(connection, **mine)
+        if held is None:
             return False
         if silence is not None:
-            wake_at = min(row.deadline_at, now + silence)
-            connection.execute(update(_steps).where(*mine).values(wake_at=wake_at))
-        connection.execute(
-            update(_attempts)
-            .where(*attempt_is(saga_id, path, attempt))
-            .values(heartbeat_at=now, details=details)
-        )
+            wake_at = min(held.deadline_at, held.now + silence)
+            _HASTEN.change(connection, **mine, wake_at=wake_at)
+        _HEARD.change(
+            connection, was_saga=saga_id, was_path=path, was_no=attempt,
+            heartbeat_at=held.now, details=details,
+        )  # fmt: skip
         return True
 
 
-def attempt_is(saga_id: UUID, path: str, number: int) -> tuple[ColumnElement[bool], ...]:
-    """Return the condition that names one attempt."""
-    return (
-        _attempts.c.saga_id == saga_id,
-        _attempts.c.path == path,
-        _attempts.c.no == number,
-    )
+ATTEMPT = (
+    _attempts.c.saga_id == bindparam("was_saga"),
+    _attempts.c.path == bindparam("was_path"),
+    _attempts.c.no == bindparam("was_no"),
+)
+"""The condition that names one attempt."""
 
 
 def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
@@ -382,6 +378,8 @@ _OPENED = (
 )  # fmt: skip
 _ADD_ATTEMPT = Prepared(insert(_attempts), _OPENED)
 _GRANT = Prepared(_grant_in_one())
+_HASTEN = change_step(("wake_at",))
+_HEARD = Prepared(update(_attempts).where(*ATTEMPT), ("heartbeat_at", "details"))
 _PINNED = _sagas.c.definition_id, _sagas.c.trace
 _SAGA = select(*_SAGA_COLUMNS, *_PINNED).where(_sagas.c.id == bindparam("saga"))
 _LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))

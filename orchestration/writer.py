@@ -26,7 +26,7 @@ from orchestration.events import (
 )
 from orchestration.metrics import REFUSALS, count
 from orchestration.statement import AnyConnection, Batch, Prepared
-from orchestration.store import STEP_FIELDS, change_step, step_values
+from orchestration.store import ATTEMPT, STEP_FIELDS, change_step, step_values
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
@@ -47,16 +47,11 @@ _ENTRY: dict[str, Any] = {
 
 _ADD_ENTRY = Prepared(insert(_journal).inline(), ("saga_id", "at", "actor", "verb", *_ENTRY))
 _ADD_STEP_WITH_RESULT = Prepared(insert(_steps).inline(), ("saga_id", *STEP_FIELDS, "result"))
-_ATTEMPT = (
-    _attempts.c.saga_id == bindparam("was_saga"),
-    _attempts.c.path == bindparam("was_path"),
-    _attempts.c.no == bindparam("was_no"),
-)
 _CLOSE_ATTEMPT = Prepared(
-    update(_attempts).where(*_ATTEMPT, _attempts.c.state == AttemptState.OPEN),
+    update(_attempts).where(*ATTEMPT, _attempts.c.state == AttemptState.OPEN),
     ("state", "ended_at", "error"),
 )
-_KEEP_EVIDENCE = Prepared(update(_attempts).where(*_ATTEMPT), ("late",))
+_KEEP_EVIDENCE = Prepared(update(_attempts).where(*ATTEMPT), ("late",))
 _ASKED = (
     _incidents.c.saga_id == bindparam("was_saga"),
     _incidents.c.path == bindparam("was_path"),

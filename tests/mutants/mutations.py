@@ -103,8 +103,8 @@ FENCES = (
         "INV-5",
         f"{WRITER}::test_an_attempt_that_has_ended_is_not_ended_again",
         "orchestration/writer",
-        "update(_attempts).where(*_ATTEMPT, _attempts.c.state == AttemptState.OPEN)",
-        "update(_attempts).where(*_ATTEMPT)",
+        "update(_attempts).where(*ATTEMPT, _attempts.c.state == AttemptState.OPEN)",
+        "update(_attempts).where(*ATTEMPT)",
     ),
     mutant(
         "lost_race_not_noticed",
@@ -184,8 +184,8 @@ FENCES = (
         "W-3, SAS-10",
         f"{LEASE}::test_a_heartbeat_of_an_earlier_attempt_does_not_keep_the_present_one_alive",
         "orchestration/store",
-        "            _steps.c.attempt == attempt,\n",
-        "",
+        'now().label("now")).where(*_same_step())',
+        'now().label("now")).where(*_same_step()[:2], _same_step()[3])',
     ),
     mutant(
         "heartbeat_state_not_compared",
@@ -193,8 +193,8 @@ FENCES = (
         "W-3, SAS-10",
         f"{LEASE}::test_a_heartbeat_without_the_lease_is_refused_and_changes_nothing",
         "orchestration/store",
-        "            _steps.c.state == StepState.LEASED,\n",
-        "",
+        'now().label("now")).where(*_same_step())',
+        'now().label("now")).where(*_same_step()[:3])',
     ),
     mutant(
         "heartbeat_moves_the_deadline",
@@ -202,8 +202,8 @@ FENCES = (
         "SAS-05, T-2",
         f"{LEASE}::test_a_heartbeat_moves_the_time_of_the_next_look_but_not_the_deadline",
         "orchestration/store",
-        "min(row.deadline_at, now + silence)",
-        "now + silence",
+        "min(held.deadline_at, held.now + silence)",
+        "held.now + silence",
     ),
     mutant(
         "node_that_spoke_is_ended",
