@@ -6,7 +6,7 @@ update of one step row; a message that comes twice, late or for another version 
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported, Send
 from orchestration.failpoint import reach
 from orchestration.roster import NodeIdentity, Roster
-from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler
+from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler, dispatch_of
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, idempotency_key
 from orchestration.store import Store, step_snapshot
@@ -31,10 +31,6 @@ from orchestration.writer import apply
 UNKNOWN_DEFINITION = "unknown_definition"
 KEY_MAY_BE_FORGOTTEN = "key_may_be_forgotten"
 LOST_THE_RACE = "lost_the_race"
-SOON = timedelta(seconds=1)
-"""How soon a message that came to the wrong worker is sent again, if there is a right one."""
-
-
 SHORTEST = timedelta(seconds=1)
 """No lease is shorter: an agent that is given less could only fail."""
 
@@ -97,6 +93,11 @@ class Leases:
         if refusal is None:
             return self._work(saga_id, step, row, definition, attempt=number)
         self._refuse(saga_id, step, number, refusal, node, row)
+        if refusal == UNKNOWN_DEFINITION:
+            forward = step.direction is Direction.FORWARD
+            operation = Operation.ACTION if forward else Operation.COMPENSATION
+            send = Send(operation=operation, path=path, agent=step.agent, number=number)
+            self._pass_on(saga_id, send, definition, row.definition_id)
         return None
 
     def _refuse(
@@ -109,16 +110,38 @@ class Leases:
             apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
             if name == KEY_MAY_BE_FORGOTTEN:
                 self.store.hasten_if_dispatched(connection, saga_id, step, row.now)
-        if name == UNKNOWN_DEFINITION:
-            self._leave_to_others(saga_id, step, row.definition_id)
 
-    def _leave_to_others(self, saga_id: UUID, step: StepSnapshot, definition_id: str) -> None:
-        """Have the step sent again soon, if some living node knows its definition."""
-        if (step.agent, definition_id) not in self.roster.served():
+    def turn_away(
+        self, saga_id: UUID, path: str, number: int, operation: Operation, node: NodeIdentity
+    ) -> None:
+        """Pass on a message for an agent that this process does not have."""
+        if operation not in {Operation.PROBE, Operation.CLOSE}:
+            self.grant(saga_id, path, number, node, known=set())
             return
-        with self.store.transaction() as connection:
-            soon = self.store.time(connection) + SOON
-            self.store.hasten_if_dispatched(connection, saga_id, step, soon)
+        with self.store.reading() as connection:
+            row = self.store.read_for_work(connection, saga_id, path)
+            if row is None or not _is_asked(step_snapshot(row), number, operation):
+                return
+            definition = self.scheduler.definition(connection, row.definition_id)
+        agent = step_snapshot(row).agent
+        send = Send(operation=operation, path=path, agent=agent, number=number)
+        self._pass_on(saga_id, send, definition, row.definition_id)
+
+    def _pass_on(
+        self, saga_id: UUID, send: Send, definition: Definition, definition_id: str
+    ) -> None:
+        """Send a message to a release that knows the definition, if any of its nodes lives.
+
+        Only such nodes read that queue, so it cannot come back. Nothing is written, as nothing has
+        changed: if the message is lost, a sweep finds the step when it would have anyway.
+        """
+        release = self.roster.release_for(send.agent, definition_id)
+        if release is None:
+            return
+        dispatch = dispatch_of(definition, saga_id, send)
+        queue = definition.contracts[send.agent].queue
+        lane = release + dispatch.queue.removeprefix(queue)
+        self.scheduler.dispatcher.publish([replace(dispatch, queue=lane)])
 
     def _take(
         self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
@@ -155,8 +178,7 @@ class Leases:
             if row is None:
                 return None
             step = step_snapshot(row)
-            current = step.state is StepState.UNKNOWN and step.inquiry_no == number
-            if not current or step.question != operation:
+            if not _is_asked(step, number, operation):
                 return None
             definition = self.scheduler.definition(connection, row.definition_id)
         return self._work(saga_id, step, row, definition, attempt=step.attempt)
@@ -259,6 +281,12 @@ def _length(plan: Step, step: StepSnapshot, now: datetime) -> timedelta:
         return plan.timeout
     left = (step.ready_at or now) + plan.schedule_to_close - now
     return max(min(plan.timeout, left), SHORTEST)
+
+
+def _is_asked(step: StepSnapshot, number: int, operation: Operation) -> bool:
+    """Tell whether a question is still to be put."""
+    current = step.state is StepState.UNKNOWN and step.inquiry_no == number
+    return current and step.question == operation
 
 
 def _refusal(step: StepSnapshot, number: int, known: bool) -> str | None:  # noqa: FBT001

@@ -4,9 +4,12 @@ A node is one incarnation of a worker. It writes one row each interval, however 
 the leases that it holds stand or fall with that row.
 """
 
-from collections.abc import Callable
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from itertools import product
 from uuid import UUID, uuid4
 
@@ -56,6 +59,16 @@ class Held:
     saga_id: UUID
     path: str
     attempt: int
+
+
+RELEASE = "release-"
+"""What the name of every release's own queue begins with."""
+
+
+def release_of(agents: Iterable[str], definitions: Iterable[str]) -> str:
+    """Return the queue of the nodes that have just these agents and know just these definitions."""
+    content = json.dumps([sorted(agents), sorted(definitions)])
+    return RELEASE + sha256(content.encode()).hexdigest()[:16]
 
 
 _ALIVE = _nodes.c.ended_at.is_(None)
@@ -214,6 +227,17 @@ class Roster:
                 for row in _SERVED.all(connection)
                 for pair in product(row.agents, row.definitions)
             }
+
+    def release_for(self, agent: str, definition_id: str) -> str | None:
+        """Return the queue of the release of most living nodes that can run such a step, if any."""
+        with self.store.reading() as connection:
+            nodes = _SERVED.all(connection)
+        found = Counter(
+            release_of(node.agents, node.definitions)
+            for node in nodes
+            if agent in node.agents and definition_id in node.definitions
+        )
+        return max(found, key=lambda release: (found[release], release), default=None)
 
     def swept(self, node_id: UUID) -> None:
         """Record that this node has finished a sweep."""

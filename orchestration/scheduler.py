@@ -292,7 +292,7 @@ class Scheduler:
         self, definition: Definition, saga_id: UUID, decisions: Sequence[Decision]
     ) -> list[Dispatch]:
         sends = (decision for decision in decisions if isinstance(decision, Send))
-        return [_dispatch(definition, saga_id, send) for send in sends]
+        return [dispatch_of(definition, saga_id, send) for send in sends]
 
     # --- what the supervisor, the nodes and people ask for ---------------------------------------
 
@@ -367,7 +367,8 @@ class Scheduler:
             raise NotFoundError(msg)
 
 
-def _dispatch(definition: Definition, saga_id: UUID, send: Send) -> Dispatch:
+def dispatch_of(definition: Definition, saga_id: UUID, send: Send) -> Dispatch:
+    """Return the message that a decision to send amounts to."""
     contract = definition.contracts[send.agent]
     name, queue = contract.route(send.operation)
     step = send.path.partition("~")[0]

@@ -1,6 +1,7 @@
 """The read side: states, lists, timelines and counts, for people and for metrics. Never writes."""
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, String, Table, cast, func, select, text
 
-from models import Attempt, Incident, JournalEntry, Node, Saga, Step
+from models import Attempt, Definition, Incident, JournalEntry, Node, Saga, Step
 from models.base import listed
 from models.states import SAGA_LIVE, STEP_LIVE, Direction, SagaState, StepState
 from orchestration.contract import RECOVERY_QUEUE_SUFFIX
@@ -21,6 +22,7 @@ _steps: Table = Step.__table__  # type: ignore[assignment]
 _attempts: Table = Attempt.__table__  # type: ignore[assignment]
 _incidents: Table = Incident.__table__  # type: ignore[assignment]
 _journal: Table = JournalEntry.__table__  # type: ignore[assignment]
+_definitions: Table = Definition.__table__  # type: ignore[assignment]
 _nodes: Table = Node.__table__  # type: ignore[assignment]
 
 
@@ -104,6 +106,18 @@ def count_sagas(connection: Connection) -> dict[str, int]:
     """Return how many sagas there are in each state."""
     query = select(_sagas.c.state, func.count()).group_by(_sagas.c.state)
     return dict(connection.execute(query).tuples().all())
+
+
+def left_behind(connection: Connection, known: Collection[str]) -> list[Row[Any]]:
+    """Return (workflow, version, number) of unended sagas of definitions that are not ``known``."""
+    number = func.count().label("number")
+    columns = (_definitions.c.workflow, _definitions.c.version)
+    query = (
+        select(*columns, number)
+        .join_from(_sagas, _definitions, _definitions.c.id == _sagas.c.definition_id)
+        .where(_sagas.c.ended_at.is_(None), _definitions.c.id.not_in(known))
+    )
+    return list(connection.execute(query.group_by(*columns).order_by(*columns)))
 
 
 def list_incidents(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, Task
-from kombu import Queue
 
 from models.states import Operation
 from orchestration.errors import AtalaiaError
@@ -17,7 +16,7 @@ from orchestration.registry import load_module, load_workflows
 from orchestration.roster import NodeIdentity
 from orchestration.settings import settings
 from tasks.agent import AGENTS, Agent
-from tasks.queues import all_queues, queue_arguments
+from tasks.queues import all_queues, queue_named
 from tasks.runtime import Runtime
 
 app = Celery("atalaia")
@@ -69,10 +68,8 @@ def load() -> None:
     for agent in AGENTS.values():
         _register(agent)
     # Celery gives its default type only to the queue that it makes up when none is named.
-    arguments = queue_arguments(app.conf.task_default_queue_type)
-    app.conf.task_queues = [
-        Queue(name, routing_key=name, queue_arguments=arguments) for name in all_queues()
-    ]
+    kind = app.conf.task_default_queue_type
+    app.conf.task_queues = [queue_named(name, kind) for name in all_queues()]
 
 
 @app.task(name="atalaia.start", bind=True, ignore_result=True, throws=(AtalaiaError,))

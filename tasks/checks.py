@@ -169,6 +169,21 @@ def _stored(store: Store, definitions: list[Definition]) -> Iterator[Finding]:
             yield error("definitions", text)
         else:
             yield ok("definitions", f"{title} is stored")
+    yield from _left_behind(store, definitions)
+
+
+def _left_behind(store: Store, definitions: list[Definition]) -> Iterator[Finding]:
+    """Yield the versions that sagas still need and this code has dropped."""
+    with store.reading() as connection:
+        rows = views.left_behind(connection, [definition.id for definition in definitions])
+    for row in rows:
+        sagas = "1 saga" if row.number == 1 else f"{row.number} sagas"
+        have = "has" if row.number == 1 else "have"
+        text = (
+            f"{sagas} of {row.workflow} version {row.version} {have} not ended, and this code does "
+            "not know it; keep it in the code, or workers of a release that has it, until they have"
+        )
+        yield warning("definitions", text)
 
 
 def _nodes(store: Store, given: Settings, definitions: list[Definition]) -> Iterator[Finding]:

@@ -7,10 +7,12 @@ from uuid import uuid4
 
 from celery import Celery
 from celery.utils.nodenames import anon_nodename
+from kombu import Queue
 
 from models.states import Operation
 from orchestration.events import Dispatch
 from orchestration.telemetry import log_of
+from tasks.queues import queue_named
 
 
 class CeleryDispatcher:
@@ -55,8 +57,13 @@ class CeleryDispatcher:
         )
         with self.app.producer_or_acquire() as producer:
             self.app.amqp.send_task_message(
-                producer, dispatch.name, message, queue=dispatch.queue, **self.options
+                producer, dispatch.name, message, queue=self._queue(dispatch.queue), **self.options
             )
+
+    def _queue(self, name: str) -> str | Queue:
+        """Return a queue; one that this code does not know is another release's."""
+        known = name in self.app.amqp.queues
+        return name if known else queue_named(name, self.app.conf.task_default_queue_type)
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in ``queue``; ``None`` if the broker does not say."""

@@ -14,15 +14,22 @@ from uuid import UUID
 
 import psutil
 from billiard.exceptions import WorkerLostError
-from celery.signals import celeryd_after_setup, task_failure, worker_ready, worker_shutdown
+from celery.signals import (
+    celeryd_after_setup,
+    task_failure,
+    task_unknown,
+    worker_ready,
+    worker_shutdown,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.states import Operation
 from orchestration.metrics import RESCUES, count
 from orchestration.registry import registry
-from orchestration.roster import NodeIdentity
+from orchestration.roster import NodeIdentity, release_of
 from orchestration.telemetry import log_of
 from tasks.app import app, join_as, runtime
+from tasks.queues import queue_named, release_queues
 
 LOOK_SECONDS = 0.1
 SWEEPS_MISSED = 3
@@ -130,6 +137,10 @@ def _enter(sender: str) -> None:
     agents = [c.name for c in registry.contracts.values() if c.queue in consumed]
     node, earlier = parts.roster.register(name, os.getpid(), agents, definitions)
     join_as(node)
+    if agents:
+        for queue in release_queues(release_of(agents, definitions)):
+            named = queue_named(queue, app.conf.task_default_queue_type)
+            app.amqp.queues.select_add(named)
     for node_id in earlier:
         held = parts.roster.held_by(node_id)
         freed = parts.supervisor.release(held, "its worker was restarted")
@@ -171,6 +182,25 @@ def _leave(sender: Any, **_: Any) -> None:
         keeper.ended.set()
         keeper.join(timeout=5)
         keeper.roster.end(keeper.node.id)
+
+
+@task_unknown.connect
+def _pass_on(message: Any, name: str, **_: Any) -> None:
+    """Pass on what came for an agent that only other releases have; Celery has put it away."""
+    node = runtime().node
+    if node is None:
+        return
+    try:
+        (saga_id, path, number), _kwargs, _embedded = message.payload
+        runtime().leases.turn_away(UUID(saga_id), path, number, _operation(name), node)
+    except (ValueError, TypeError, AttributeError, SQLAlchemyError, OSError) as error:
+        log_of("node").warning("cannot pass it on", task=name, error=repr(error))
+
+
+def _operation(task: str) -> Operation:
+    """Return what is asked of an agent by a task of that name."""
+    last = task.rpartition(".")[2]
+    return Operation(last) if last in set(Operation) else Operation.ACTION
 
 
 @task_failure.connect

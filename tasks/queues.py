@@ -1,10 +1,17 @@
-"""The names of all queues: one for starts, one for sweeps, two for each service."""
+"""The names of all queues: for starts, for sweeps, and two for each service and each release."""
+
+from typing import Any
+
+from kombu import Queue
 
 from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.registry import registry
+from orchestration.roster import RELEASE
 
 START_QUEUE = "atalaia"
 SUPERVISOR_QUEUE = "supervisor"
+_UNREAD_MILLISECONDS = 3_600_000
+"""How long RabbitMQ keeps the queues of a release of which no worker is left."""
 
 
 def agent_queues() -> list[str]:
@@ -14,13 +21,26 @@ def agent_queues() -> list[str]:
 
 
 def all_queues() -> list[str]:
-    """Return every queue of this installation."""
+    """Return every queue of this installation that outlives a release."""
     return [START_QUEUE, SUPERVISOR_QUEUE, *agent_queues()]
 
 
-def queue_arguments(queue_type: str) -> dict[str, str]:
+def queue_arguments(queue_type: str) -> dict[str, Any]:
     """Return what a queue is declared with on RabbitMQ, where a queue keeps its first type.
 
     Elsewhere there is one type, and nothing to say.
     """
     return {} if queue_type == "classic" else {"x-queue-type": queue_type}
+
+
+def queue_named(name: str, queue_type: str) -> Queue:
+    """Return a queue as whoever sends to it and whoever reads it declare it."""
+    arguments = queue_arguments(queue_type)
+    if arguments and name.startswith(RELEASE):
+        arguments["x-expires"] = _UNREAD_MILLISECONDS
+    return Queue(name, routing_key=name, queue_arguments=arguments)
+
+
+def release_queues(release: str) -> list[str]:
+    """Return the two queues that only workers of a release read."""
+    return [release, release + RECOVERY_QUEUE_SUFFIX]

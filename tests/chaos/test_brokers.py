@@ -1,7 +1,5 @@
 """A trip through real workers on every broker and pool that is supported."""
 
-import os
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -79,7 +77,6 @@ def test_pools_without_children_run_trips_and_are_noticed_when_killed(rig: Rig, 
     rig.assert_all_hold()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.proves("D-22", "GM-08")
 def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
     rig: Rig, tmp_path: Path
@@ -97,7 +94,7 @@ def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
         "ATALAIA_WORKFLOWS": "other",
         "PYTHONPATH": f"{modules}:{Path(__file__).parents[2]}",
     }
-    other = rig.worker("other")
+    rig.worker("other")
     handle = rig.start_trip()
     eventually(
         lambda: rig.journal(handle.saga_id, "flight", "alert"),
@@ -108,10 +105,7 @@ def test_a_version_that_no_worker_knows_waits_for_one_and_an_incident_says_so(
     assert (step.state, step.attempt) == ("dispatched", 0)
     rig.env_more = {}
     rig.worker("knows")
-    # As at the end of a rolling deploy. Until then a broker may serve the wrong worker first, again
-    # and again: which of two that wait is served hangs on when each last began to wait.
-    os.kill(other.pid, signal.SIGTERM)
-    assert handle.wait(150).state is SagaState.COMPLETED
+    assert handle.wait(30).state is SagaState.COMPLETED
     assert rig.open_incidents(handle.saga_id) == []
     rig.assert_all_hold()
 

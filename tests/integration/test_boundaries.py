@@ -146,6 +146,7 @@ def test_a_message_holds_ids_only_and_the_grant_gives_the_rest(held: Bench) -> N
     (message,) = held.sent
     app = MagicMock()
     app.conf.broker_url = "redis://127.0.0.1:1/0"
+    app.amqp.queues = {"shop"}
     CeleryDispatcher(app).publish([message])
     (_, name), written = app.amqp.as_task_v2.call_args
     (_, _, message), sent = app.amqp.send_task_message.call_args

@@ -12,6 +12,7 @@ from models import Attempt, JournalEntry
 from models.states import Direction, Operation, SagaState
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind
+from orchestration.roster import release_of
 from orchestration.scheduler import ANSWER_TIMEOUT
 from orchestration.signals import Absent, Answer, Applied, Conflict
 from orchestration.snapshot import idempotency_key
@@ -108,6 +109,61 @@ def test_a_worker_leaves_a_step_of_a_definition_that_it_does_not_know(core: Core
     assert (after.state, after.attempt) == (before.state, before.attempt)
     assert core.refusals(saga) == ["unknown_definition"]
     core.take(saga, "a")
+
+
+@pytest.mark.proves("D-22", "GM-08")
+def test_what_one_release_does_not_know_is_passed_on_to_one_that_does(core: Core) -> None:
+    saga = core.start()
+    core.sent.clear()
+    before = core.step(saga, "a")
+    other, _ = core.roster.register("other", 2, ["book"], ["another definition"])
+    assert core.leases.grant(saga, "a", 1, other, {"another definition"}) is None
+    (message,) = core.sent
+    assert (message.name, message.path, message.number) == ("book", "a", 1)
+    assert message.queue == release_of(["book"], core.known)
+    assert message.queue != release_of(["book"], ["another definition"])
+    assert core.step(saga, "a") == before
+    core.take(saga, "a")
+
+
+@pytest.mark.proves("D-22")
+def test_a_compensation_is_passed_on_to_the_queue_of_recovery(core: Core) -> None:
+    saga = core.start()
+    core.done(saga, "a")
+    core.scheduler.cancel(saga, by="ada")
+    core.sent.clear()
+    assert core.leases.grant(saga, "a", 2, core.node, set()) is None
+    (message,) = core.sent
+    release = release_of(["book"], core.known)
+    assert (message.name, message.queue) == ("book.compensation", f"{release}.recovery")
+
+
+@pytest.mark.proves("D-22")
+@pytest.mark.parametrize("message", ["late", "of a release that has ended"])
+def test_only_what_somebody_can_still_act_on_is_passed_on(core: Core, message: str) -> None:
+    saga = core.start()
+    if message == "late":
+        core.take(saga, "a")
+    else:
+        core.roster.end(core.node.id)
+    core.sent.clear()
+    assert core.leases.grant(saga, "a", 1, core.node, set()) is None
+    assert core.sent == []
+
+
+@pytest.mark.proves("D-22")
+def test_a_message_for_an_agent_that_is_not_there_is_passed_on(core: Core) -> None:
+    saga = core.start()
+    core.sent.clear()
+    release = release_of(["book"], core.known)
+    core.leases.turn_away(saga, "a", 1, Operation.ACTION, core.node)
+    core.take(saga, "a")
+    core.scheduler.lost(saga, "a", 1, "killed")
+    core.leases.turn_away(saga, "a", 1, Operation.CLOSE, core.node)
+    core.leases.turn_away(saga, "a", 2, Operation.PROBE, core.node)
+    core.leases.turn_away(saga, "a", 1, Operation.PROBE, core.node)
+    passed_on = [(m.name, m.queue) for m in core.sent if m.queue.startswith(release)]
+    assert passed_on == [("book", release), ("book.probe", f"{release}.recovery")]
 
 
 @pytest.mark.proves("K-4", "row 13", "INV-1")

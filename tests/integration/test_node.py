@@ -1,15 +1,17 @@
 """What a worker's parent makes of a child that is gone."""
 
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from billiard.exceptions import WorkerLostError
-from celery.signals import task_failure
+from celery.signals import task_failure, task_unknown
 from sqlalchemy import Engine
 
 from models.states import Direction
 from orchestration.recovery import CRASH_LIMIT
+from orchestration.roster import release_of
 from orchestration.signals import Absent, Unclear
 from tasks.app import app
 from tests.support.core import Core, line
@@ -22,7 +24,8 @@ ACTION, COMPENSATION, PROBE, CLOSE = (
 @pytest.fixture
 def core(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Core:
     core = Core(engine, line("a"))
-    monkeypatch.setattr("tasks.node.runtime", lambda: SimpleNamespace(scheduler=core.scheduler))
+    parts = SimpleNamespace(scheduler=core.scheduler, leases=core.leases, node=core.node)
+    monkeypatch.setattr("tasks.node.runtime", lambda: parts)
     return core
 
 
@@ -85,3 +88,18 @@ def test_a_task_that_failed_by_itself_is_no_crash(core: Core) -> None:
         sender=app.tasks[ACTION], exception=ValueError("no"), args=[str(saga), "a", 1], kwargs={}
     )
     assert core.step(saga, "a") == before
+
+
+@pytest.mark.proves("D-22")
+def test_a_message_for_an_unknown_agent_is_passed_on_and_a_strange_one_is_not(
+    core: Core,
+) -> None:
+    saga = core.start()
+    core.sent.clear()
+    strange: list[Any] = [(("no saga",), {}, {}), "nonsense"]
+    for payload in [((str(saga), "a", 1), {}, {}), *strange]:
+        message = SimpleNamespace(payload=payload)
+        task_unknown.send(sender=None, message=message, exc=KeyError(), name="hotels.book3", id="1")
+    (passed_on,) = core.sent
+    assert (passed_on.path, passed_on.queue) == ("a", release_of(["book"], core.known))
+    assert core.refusals(saga) == ["unknown_definition"]

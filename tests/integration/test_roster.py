@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from models import Node
-from orchestration.roster import Held
+from orchestration.roster import Held, release_of
 from tests.support.core import Core, line
 
 SILENCE = timedelta(seconds=6)
@@ -107,6 +107,21 @@ def test_only_a_living_node_with_both_the_agent_and_the_version_serves_a_step(co
     assert core.roster.served() == {("book", definition), ("other", "another")}
     core.roster.end(core.node.id)
     assert core.roster.served() == {("other", "another")}
+
+
+@pytest.mark.proves("D-22")
+def test_the_release_with_most_living_nodes_is_named_for_a_step(core: Core) -> None:
+    (definition,) = core.known
+    more = ["another", definition]
+    assert core.roster.release_for("book", definition) == release_of(["book"], [definition])
+    two = [core.roster.register(name, 2, ["book"], more)[0] for name in ("b", "c")]
+    assert core.roster.release_for("book", definition) == release_of(["book"], more)
+    assert core.roster.release_for("book", "another") == release_of(["book"], reversed(more))
+    for node in two:
+        core.roster.end(node.id)
+    assert core.roster.release_for("book", definition) == release_of(["book"], [definition])
+    assert core.roster.release_for("book", "another") is None
+    assert core.roster.release_for("other", definition) is None
 
 
 @pytest.mark.proves("D-22")

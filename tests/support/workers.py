@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -105,6 +105,7 @@ class Rig:
         app = Celery("rig", broker=self.broker_url)
         if self.broker_url.startswith("amqp"):
             app.conf.task_create_missing_queue_type = "quorum"
+            app.conf.task_default_queue_type = "quorum"
         self.celery = app
         self.scheduler = Scheduler(self.store, CeleryDispatcher(app), Registry())
 
@@ -128,22 +129,23 @@ class Rig:
         return process
 
     def worker(
-        self, name: str, *, concurrency: int = 2, wait: bool = True, pool: str = "prefork"
-    ) -> Process:
+        self, name: str, *, concurrency: int = 2, wait: bool = True, pool: str = "prefork",
+        services: Sequence[str] = SERVICES, options: Sequence[str] = (),
+    ) -> Process:  # fmt: skip
         """Start a worker of all agents and, unless told not to, wait until it is one."""
-        queues = [q for service in SERVICES for q in (service, f"{service}.recovery")]
-        return self._worker(name, [*queues, "atalaia"], concurrency, wait=wait, pool=pool)
+        queues = [q for service in services for q in (service, f"{service}.recovery")]
+        return self._worker(name, [*queues, "atalaia"], concurrency, *options, wait=wait, pool=pool)
 
     def supervisor(self, *, wait: bool = True) -> Process:
         """Start the worker that sweeps."""
         return self._worker("supervisor", ["supervisor"], 1, wait=wait, pool="prefork")
 
     def _worker(
-        self, name: str, queues: list[str], concurrency: int, *, wait: bool, pool: str
+        self, name: str, queues: list[str], concurrency: int, *options: str, wait: bool, pool: str
     ) -> Process:
         process = self._celery(
             name, "worker", "-n", f"{name}@test", "-c", str(concurrency), "-P", pool,
-            "-Q", ",".join(queues), "--without-mingle", "--without-gossip",
+            "-Q", ",".join(queues), "--without-mingle", "--without-gossip", *options,
         )  # fmt: skip
         if wait:
             log = self.home / f"{name}.log"

@@ -269,7 +269,7 @@ def test_every_document_can_be_reached_from_the_readme() -> None:
 
 def test_decisions_are_numbered_listed_and_have_all_their_parts() -> None:
     pages = sorted(DECISIONS.glob("[0-9]*.md"))
-    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert len({page.name[:4] for page in pages}) == len(pages), "a number is used twice"
     index = (DECISIONS / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in pages if f"]({page.name})" not in index] == []
     headings = re.compile(r"^## (.+)$", re.MULTILINE)

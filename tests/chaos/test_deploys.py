@@ -1,0 +1,182 @@
+"""A deploy: two releases beside each other on one broker and one database, and one too hasty."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from models import Attempt
+from models.states import SagaState
+from orchestration.definition import Workflow
+from orchestration.handle import Handle
+from tests.support.releases import SERVICE, Release, effects, releases
+from tests.support.waiting import eventually
+from tests.support.workers import Process, Rig
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+
+on_both = pytest.mark.parametrize(
+    ("database_url", "broker_url"),
+    [("sqlite", "valkey"), ("postgres", "redis")],
+    indirect=True,
+)
+on_every_broker = pytest.mark.parametrize(
+    ("database_url", "broker_url"),
+    [("sqlite", "valkey"), ("postgres", "redis"), ("postgres", "rabbitmq")],
+    indirect=True,
+)
+
+
+class Fleet:
+    """Workers of several releases, and sagas of both versions of their workflow."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.rig = rig
+        self.old, self.new, self.hasty = releases(directory / "code")
+
+    def worker(self, release: Release, number: int, *, concurrency: int = 2) -> Process:
+        self.rig.env_more = release.env
+        name = f"{release.name}{number}"
+        return self.rig.worker(name, services=[SERVICE], concurrency=concurrency)
+
+    def start(self, version: int) -> Handle:
+        """Start a saga as an app of either release does."""
+        with self.rig.store.reading() as connection:
+            row = self.rig.store.find_definition(connection, "parcel", version)
+        assert row is not None
+        return self.rig.scheduler.start(Workflow.from_document(row.document["workflow"]))
+
+    def check(self, release: Release) -> str:
+        """Return what `atalaia check` of a release says."""
+        self.rig.env_more = release.env
+        words = [str(Path(sys.executable).with_name("atalaia")), "check"]
+        done = subprocess.run(words, env=self.rig.env, capture_output=True, text=True, check=False)
+        return str(done.stdout + done.stderr)
+
+    def refused(self, handle: Handle, step: str) -> list[str]:
+        """Return why messages of a step were refused."""
+        return [entry.reason for entry in self.rig.journal(handle.saga_id, step, "refuse")]
+
+    def done(self, handle: Handle, step: str) -> bool:
+        """Tell whether a step has had its effect."""
+        return any(key[:2] == (str(handle.saga_id), step) for key in effects(self.old))
+
+    def attempts(self, handle: Handle) -> list[Any]:
+        with self.rig.store.reading() as connection:
+            query = select(Attempt.__table__).where(Attempt.saga_id == handle.saga_id)
+            return list(connection.execute(query))
+
+    def assert_done_once(self, handle: Handle, *steps: str, by: tuple[str, ...]) -> None:
+        """Assert that each step was run once, and by a worker of the releases that may."""
+        assert handle.wait(30).state is SagaState.COMPLETED
+        attempts = self.attempts(handle)
+        assert [(a.path, a.no, a.state) for a in sorted(attempts, key=lambda a: a.granted_at)] == [
+            (step, 1, "succeeded") for step in steps
+        ]
+        assert {a.node.partition("@")[0][:-1] for a in attempts} <= set(by)
+        done = {key: n for key, n in effects(self.old).items() if key[0] == str(handle.saga_id)}
+        assert sorted(done.values()) == [1] * len(steps)
+        assert {step for _, step, _ in done} == set(steps)
+        assert {release for *_, release in done} <= set(by)
+        assert self.rig.open_incidents(handle.saga_id) == []
+
+
+@pytest.fixture
+def fleet(database_url: str, broker_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    rig = Rig(database_url, broker_url, tmp_path, {})
+    yield Fleet(rig, tmp_path)
+    rig.stop()
+
+
+def told_to_end(worker: Process) -> Process:
+    os.kill(worker.pid, signal.SIGTERM)
+    return worker
+
+
+@on_both
+@pytest.mark.proves("D-22", "GM-08", "D-27")
+def test_a_rolling_deploy_of_a_new_version_loses_no_saga_and_repeats_no_step(fleet: Fleet) -> None:
+    fleet.rig.supervisor()
+    fleet.rig.beat()
+    old = [fleet.worker(fleet.old, number) for number in (1, 2)]
+    first = [fleet.start(1) for _ in range(4)]
+    new = [fleet.worker(fleet.new, 1)]
+    second = [fleet.start(2) for _ in range(4)]
+    for worker in old:
+        first += [fleet.start(1) for _ in range(4)]
+        second += [fleet.start(2) for _ in range(4)]
+        told_to_end(worker)
+        new.append(fleet.worker(fleet.new, len(new) + 1))
+    first.append(fleet.start(1))
+    second.append(fleet.start(2))
+    for handle in first:
+        fleet.assert_done_once(handle, "pick", "send", by=("old", "new"))
+    for handle in second:
+        fleet.assert_done_once(handle, "pick", "wrap", "send", by=("new",))
+    for worker in old:
+        assert worker.started is not None
+        assert worker.started.wait(10) == 0
+
+
+@on_every_broker
+@pytest.mark.proves("D-22", "GM-08")
+def test_what_the_wrong_worker_takes_waits_for_the_right_one_and_is_refused_once(
+    fleet: Fleet,
+) -> None:
+    fleet.worker(fleet.old, 1)
+    fleet.worker(fleet.new, 1, concurrency=1)
+    gate = fleet.new.gate("wrap")
+    gate.touch()
+    busy = fleet.start(2)
+    eventually(
+        lambda: fleet.done(busy, "wrap"), within=20, describe="the only right worker is busy"
+    )
+    other = fleet.start(2)
+    eventually(
+        lambda: fleet.refused(other, "pick"), within=20, describe="the wrong worker has refused it"
+    )
+    gate.unlink()
+    for handle in (busy, other):
+        fleet.assert_done_once(handle, "pick", "wrap", "send", by=("new",))
+        for step in ("pick", "wrap", "send"):
+            assert fleet.refused(handle, step) in ([], ["unknown_definition"])
+            assert fleet.rig.journal(handle.saga_id, step, "redeliver") == []
+    assert fleet.refused(other, "pick") == ["unknown_definition"]
+
+
+@pytest.mark.parametrize(("database_url", "broker_url"), [("postgres", "redis")], indirect=True)
+@pytest.mark.proves("D-22", "GM-08")
+def test_sagas_whose_version_a_deploy_has_dropped_wait_until_a_worker_has_it_again(
+    fleet: Fleet,
+) -> None:
+    fleet.rig.supervisor()
+    fleet.rig.beat()
+    old = fleet.worker(fleet.old, 1)
+    gate = fleet.old.gate("pick")
+    gate.touch()
+    handle = fleet.start(1)
+    eventually(lambda: fleet.done(handle, "pick"), within=20, describe="its first step runs")
+    fleet.worker(fleet.hasty, 1)
+    told_to_end(old)
+    gate.unlink()
+    assert old.started is not None
+    assert old.started.wait(20) == 0
+    eventually(
+        lambda: fleet.rig.open_incidents(handle.saga_id),
+        within=60,
+        describe="an incident says that nobody knows this version",
+    )
+    (incident,) = fleet.rig.open_incidents(handle.saga_id)
+    assert incident.kind == "unserved"
+    assert set(fleet.refused(handle, "send")) == {"unknown_definition"}
+    step = fleet.rig.step(handle.saga_id, "send")
+    assert (step.state, step.attempt) == ("dispatched", 0)
+    assert "1 saga of parcel version 1 has not ended" in fleet.check(fleet.hasty)
+    fleet.worker(fleet.old, 2)
+    fleet.assert_done_once(handle, "pick", "send", by=("old",))
