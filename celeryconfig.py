@@ -103,6 +103,8 @@ task_default_delivery_mode = 2  # Written to disk.
 worker_disable_rate_limits = True
 # None is ever sent; if some come from elsewhere, they may not fill the worker's memory.
 worker_eta_task_limit = 100
+# Nor may a worker declare 28 queues for them on RabbitMQ.
+worker_consumer = "tasks.consumer:PromptConsumer"
 worker_max_tasks_per_child = 1000
 worker_soft_shutdown_timeout = 5.0
 worker_enable_soft_shutdown_on_idle = True

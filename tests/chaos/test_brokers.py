@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from amqp.exceptions import NotFound
 from sqlalchemy import select
 
 from models import Saga
 from models.states import SagaState
 from orchestration.handle import Handle
+from tests.support import services
 from tests.support.partners import PartnerProcess
 from tests.support.waiting import eventually
 from tests.support.workers import TRIP, Rig
 
+DELAYED = "celery_delayed_{}"
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 
@@ -60,6 +64,30 @@ def test_an_app_that_shares_only_the_broker_starts_a_saga_by_name(any_rig: Rig) 
     assert handle.wait(30).state is SagaState.COMPLETED
     assert any_rig.start_trip(key="order-1").saga_id == handle.saga_id
     any_rig.assert_all_hold()
+
+
+@pytest.mark.xdist_group("rabbitmq")
+def test_a_worker_on_rabbitmq_declares_no_queue_for_delayed_messages(
+    database_url: str, tmp_path: Path, travel: Mapping[str, PartnerProcess]
+) -> None:
+    rig = Rig(database_url, services.rabbitmq(), tmp_path, travel)
+    try:
+        with rig.celery.connection_for_write() as connection:
+            _delete_delayed(connection.default_channel)
+            rig.worker("agents")
+            assert rig.start_trip().wait(30).state is SagaState.COMPLETED
+            channel: Any = connection.channel()
+            with pytest.raises(NotFound):
+                channel.queue_declare(DELAYED.format(27), passive=True)
+    finally:
+        rig.stop()
+
+
+def _delete_delayed(channel: Any) -> None:
+    """Delete what an earlier worker left behind; RabbitMQ does not mind if there is nothing."""
+    for level in range(28):
+        channel.queue_delete(DELAYED.format(level))
+        channel.exchange_delete(DELAYED.format(level))
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
