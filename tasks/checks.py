@@ -222,4 +222,5 @@ def _incidents(store: Store) -> Iterator[Finding]:
         yield warning("incidents", f"{count} wait for an answer; see `atalaia incidents`")
     if refused:
         told = ", ".join(f"{number} {name}" for name, number in sorted(refused.items()))
-        yield ok("refused", f"came too late or twice and changed nothing: {told}")
+        text = f"came too late or twice lately, and changed nothing: {told}"
+        yield ok("refused", text)

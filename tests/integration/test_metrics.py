@@ -162,6 +162,39 @@ def test_no_gauge_looks_at_what_has_ended(postgres: Postgres, postgres_template:
     assert "Seq Scan" not in told, told
 
 
+def test_what_was_refused_is_counted_in_a_window_of_the_journal(
+    postgres: Postgres, postgres_template: str
+) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def listen(connection: Any, cursor: Any, statement: str, given: Any, *rest: Any) -> None:
+        asked.append((statement, given))
+
+    with postgres_engine(postgres, postgres_template) as engine:
+        core = Core(engine, line("a"))
+        saga_id = core.start()
+        with engine.begin() as connection:
+            connection.execute(
+                text(
+                    "INSERT INTO journal (saga_id, at, actor, verb, path, attempt, from_state,"
+                    " to_state, reason) SELECT :saga, now(), 'x', 'refuse', 'a', 1, '', '',"
+                    " CASE WHEN n > 4990 THEN 'new' ELSE 'old' END FROM generate_series(1, 5000) n"
+                ),
+                {"saga": saga_id},
+            )
+            connection.execute(text("ANALYZE journal"))
+        event.listen(engine, "before_cursor_execute", listen)
+        with core.store.reading() as connection:
+            assert views.count_refusals(connection, window=30) == {"new": 10, "old": 20}
+        event.remove(engine, "before_cursor_execute", listen)
+        ((statement, given),) = asked
+        with engine.begin() as connection:
+            plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, TIMING off) {statement}", given)
+            told = "\n".join(row[0] for row in plan)
+    assert re.search(r"Index Scan Backward using pk_journal .*\(actual rows=30", told), told
+    assert "Seq Scan" not in told, told
+
+
 def test_the_handbook_names_every_metric_with_its_labels(core: Core) -> None:
     core.take(core.start(), "a")
     core.start()
