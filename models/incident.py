@@ -26,6 +26,7 @@ class Incident(Base):
             postgresql_where=_OPEN,
             sqlite_where=_OPEN,
         ),
+        Index(None, "saga_id"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)

@@ -38,6 +38,13 @@ class Saga(Base):
             postgresql_where=text(listed("state", SAGA_LIVE)),
             sqlite_where=text(listed("state", SAGA_LIVE)),
         ),
+        Index(
+            "ix_sagas_ended",
+            "ended_at",
+            "id",
+            postgresql_where=text("ended_at IS NOT NULL"),
+            sqlite_where=text("ended_at IS NOT NULL"),
+        ),
     )
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)

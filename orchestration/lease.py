@@ -21,16 +21,20 @@ from orchestration.doubt import key_forgotten
 from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported, Send
 from orchestration.failpoint import reach
+from orchestration.metrics import REFUSALS, count
+from orchestration.retention import hold
 from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler, dispatch_of
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, idempotency_key
 from orchestration.store import Store, step_snapshot
+from orchestration.telemetry import log_for
 from orchestration.writer import apply
 
 UNKNOWN_DEFINITION = "unknown_definition"
 KEY_MAY_BE_FORGOTTEN = "key_may_be_forgotten"
 LOST_THE_RACE = "lost_the_race"
+PURGED = "purged_saga"
 SHORTEST = timedelta(seconds=1)
 """No lease is shorter: an agent that is given less could only fail."""
 
@@ -106,6 +110,8 @@ class Leases:
     ) -> None:  # fmt: skip
         """Keep the evidence; have the step sent again where that is of use."""
         with self.store.transaction() as connection:
+            if not hold(connection, saga_id):
+                return  # It has been purged since it was read.
             refuse = Refuse(path=step.path, attempt=number, name=name)
             apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
             if name == KEY_MAY_BE_FORGOTTEN:
@@ -255,7 +261,14 @@ class Leases:
             incarnation=work.incarnation,
             outcome=outcome,
         )
-        self.scheduler.handle(work.saga_id, event, follow=follow if work.followers else None)
+        known = self.scheduler.handle(
+            work.saga_id, event, follow=follow if work.followers else None
+        )
+        if not known:
+            count(REFUSALS, PURGED)
+            log_for(str(work.saga_id), work.path, work.attempt).warning(
+                "refused", reason="its saga has been purged", outcome=type(outcome).__name__.lower()
+            )
         return following[0] if following else None
 
     def give_back(

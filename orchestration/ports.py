@@ -1,9 +1,20 @@
-"""What the decided part asks of the executed part."""
+"""What the decided part asks of the executed part, and of chance."""
 
+import secrets
+import time
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 from orchestration.events import Dispatch
+
+
+def new_saga_id() -> UUID:
+    """Return a UUID of version 7 (RFC 9562): its order is roughly the order of starts."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = milliseconds << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
 
 class Dispatcher(Protocol):

@@ -4,8 +4,6 @@ It chains the steps, durably: whatever an event makes of a saga, and whatever ma
 it, is committed together; the broker only hears of it afterwards and may forget it.
 """
 
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -51,7 +49,7 @@ from orchestration.events import (
 from orchestration.failpoint import reach
 from orchestration.handle import Handle
 from orchestration.plan import new_saga
-from orchestration.ports import Dispatcher
+from orchestration.ports import Dispatcher, new_saga_id
 from orchestration.registry import Registry, difference
 from orchestration.statement import AnyConnection
 from orchestration.store import Store
@@ -64,14 +62,6 @@ _TRIES = 5
 
 Follow = Callable[[Connection, Definition, Sequence[Send]], Send | None]
 """Takes over one of the messages to be sent, within the transaction that decides to send them."""
-
-
-def new_saga_id() -> UUID:
-    """Return a UUID of version 7 (RFC 9562): its order is roughly the order of starts."""
-    milliseconds = time.time_ns() // 1_000_000
-    value = milliseconds << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 0x7 << 76
-    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
 
 class Scheduler:
@@ -176,7 +166,9 @@ class Scheduler:
         messages after the commit; of the others nobody else hears, so the caller calls
         ``handle.publish()`` then, or the supervisor sends them some seconds later.
 
-        The same ``key`` with the same input returns the saga that is there already.
+        The same ``key`` with the same input returns the saga that is there already. A key is known
+        as long as its saga is there: until the retention after its end (``ATALAIA_RETENTION``) is
+        over, or it is purged by hand. Repeated after that, it starts another saga.
 
         Raises ``InputError``, ``UnknownNameError``, ``StartConflictError``,
         ``DefinitionChangedError``; nothing is written then.
@@ -217,9 +209,15 @@ class Scheduler:
             "wake_at": saga.wake_at,
             "trace": tracing.traceparent(),
         }
-        if not self.store.add_saga_unless_key_taken(connection, row):
+        for _ in range(_TRIES):
+            if self.store.add_saga_unless_key_taken(connection, row):
+                break
             there = self._existing(connection, plan.name, key or "", value)
-            return Handle(self.store, there, created=False), []
+            if there is not None:
+                return Handle(self.store, there, created=False), []
+        else:
+            msg = f"key {key!r} of workflow {plan.name!r} was changed by others; try again"
+            raise RefusedError(msg)
         decisions = decide(definition, saga, Started(), now)
         after = {move.after.path: move.after for move in decisions if isinstance(move, MoveStep)}
         self.store.add_steps(connection, saga.id, (saga.steps | after).values())
@@ -227,8 +225,13 @@ class Scheduler:
         apply(connection, saga.id, rest, actor=self.actor, now=now)
         return Handle(self.store, saga.id), self._dispatches(definition, saga.id, rest)
 
-    def _existing(self, connection: AnyConnection, workflow: str, key: str, value: Any) -> UUID:
+    def _existing(
+        self, connection: AnyConnection, workflow: str, key: str, value: Any
+    ) -> UUID | None:
+        """Return the saga that has the key, or ``None`` if it has been purged just now."""
         row = self.store.saga_of_key(connection, workflow, key)
+        if row is None:
+            return None
         if row.input != value:
             msg = (
                 f"key {key!r} of workflow {workflow!r} belongs to saga {row.id}, which was started "

@@ -5,7 +5,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from orchestration.errors import ConfigurationError
@@ -22,6 +29,22 @@ def _seconds(value: Any) -> Any:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
+SHORTEST_RETENTION = timedelta(days=1)
+"""A start that comes by message may come again hours later, and its key must be known then."""
+LONGEST_RETENTION = timedelta(days=36_500)
+_AGE = TypeAdapter(Annotated[timedelta, BeforeValidator(_seconds)])
+
+
+def age(text: str) -> timedelta:
+    """Return a duration from zero to a hundred years; raise ``ValueError`` that says so."""
+    try:
+        given = _AGE.validate_python(text)
+    except (ValidationError, OverflowError):
+        given = None
+    if given is None or not timedelta(0) <= given <= LONGEST_RETENTION:
+        msg = f"{text!r} is no duration up to a hundred years, such as P30D"
+        raise ValueError(msg) from None
+    return given
 
 
 class Settings(BaseSettings):
@@ -44,6 +67,8 @@ class Settings(BaseSettings):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 2
     sweep_interval: Duration = timedelta(seconds=2)
     sweep_batch: Annotated[int, Field(ge=1, le=10_000)] = 200
+    retention: timedelta | None = timedelta(days=30)
+    """How long a saga is kept after its end; ``None``, written ``off``: for ever."""
     node_heartbeat: Duration = timedelta(seconds=1)
     node_timeout: Duration = timedelta(seconds=6)
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8000
@@ -59,6 +84,22 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("retention", mode="before")
+    @classmethod
+    def _retained(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.strip().lower() == "off":
+            return None
+        try:
+            given = age(value)
+        except ValueError:
+            given = timedelta(0)
+        if given < SHORTEST_RETENTION:
+            msg = f"{value!r} is neither off nor a duration of at least a day, such as P30D"
+            raise ValueError(msg)
+        return given
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":
@@ -79,6 +120,10 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite:///{self.home.resolve() / 'atalaia.db'}"
 
 
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")
+
+
 @lru_cache
 def settings() -> Settings:
     """Return the settings of this process; raise ``ConfigurationError`` naming every wrong one."""
@@ -86,9 +131,9 @@ def settings() -> Settings:
         return Settings()
     except ValidationError as error:
         lines = (
-            f"ATALAIA_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}"
+            f"ATALAIA_{'_'.join(map(str, item['loc'])).upper()}: {_said(item['msg'])}"
             if item["loc"]
-            else item["msg"].removeprefix("Value error, ")
+            else _said(item["msg"])
             for item in error.errors(include_url=False)
         )
         raise ConfigurationError("; ".join(lines)) from None

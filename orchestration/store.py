@@ -1,6 +1,7 @@
 """Every locked read and every guarded write of a start and of a lease, named as sentences.
 
-Only this module, ``writer``, ``roster`` (nodes), ``due`` and ``views`` (reads) hold SQL.
+Only this module, ``writer``, ``retention`` (deletions), ``roster`` (nodes), ``due`` and ``views``
+(reads) hold SQL.
 
 Lock order, everywhere: the saga row, then its steps in the order of their paths, then attempts,
 incidents and the journal. A grant and a heartbeat lock one step row and nothing before it, so they
@@ -185,9 +186,9 @@ class Store:
         """Insert the saga row; tell whether it is new."""
         return _ADD_SAGA[connection.dialect.name].change(connection, **values) == 1
 
-    def saga_of_key(self, connection: AnyConnection, workflow: str, key: str) -> Any:
-        """Return (id, input) of the saga that was started under ``key``."""
-        return _OF_KEY.all(connection, called=workflow, under=key)[0]
+    def saga_of_key(self, connection: AnyConnection, workflow: str, key: str) -> Any | None:
+        """Return (id, input) of the saga that was started under ``key``, or ``None``."""
+        return _OF_KEY.first(connection, called=workflow, under=key)
 
     def add_steps(
         self, connection: AnyConnection, saga_id: UUID, steps: Iterable[StepSnapshot]

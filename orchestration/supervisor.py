@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from models.states import Direction, StepState
-from orchestration import due
+from orchestration import due, retention
 from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.metrics import RESCUES, SWEEPS, count, measured
 from orchestration.ports import Dispatcher
@@ -33,7 +33,7 @@ WAITS_FOR = {
     "deadlines": "saga",
 }
 """What must be due for a duty to have anything to do; the others always look."""
-NO_RESCUE = frozenset({"due_retries"})
+NO_RESCUE = frozenset({"due_retries", "past_retention"})
 """Duties that are a saga's ordinary way."""
 UNSERVED_AFTER = 2
 """Messages sent in vain before it is asked whether anybody could take the step at all."""
@@ -54,7 +54,10 @@ class SweepReport:
 
 
 class Supervisor:
-    """All sweeps. ``batch`` bounds each of them; ``node_timeout`` is the silence that is death."""
+    """All sweeps. ``batch`` bounds each of them; ``node_timeout`` is the silence that is death.
+
+    What ended ``keep_ended`` ago is deleted, unless anything may still come of it; ``None``: never.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Supervisor:
         *,
         batch: int = 200,
         node_timeout: timedelta = timedelta(seconds=6),
+        keep_ended: timedelta | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.store: Store = scheduler.store
@@ -70,6 +74,9 @@ class Supervisor:
         self.dispatcher = dispatcher
         self.batch = batch
         self.node_timeout = node_timeout
+        self.keep_ended = keep_ended
+        self.retention = retention.Retention(scheduler)
+        self._purged_until = retention.FIRST
         self._looked_until: UUID = due.FIRST
         self._failed = 0
         self.duties: dict[str, Callable[[], int]] = {
@@ -80,6 +87,7 @@ class Supervisor:
             "undelivered": self.sweep_undelivered,
             "deadlines": self.sweep_deadlines,
             "stranded": self.sweep_stranded,
+            "past_retention": self.sweep_past_retention,
         }
 
     def sweep(self) -> SweepReport:
@@ -104,7 +112,7 @@ class Supervisor:
             log_of("supervisor").info("swept", **done)
         return report
 
-    def _each(self, found: Iterable[Any], act: Callable[[Any], bool]) -> int:
+    def _each(self, found: Iterable[Any], act: Callable[[Any], int]) -> int:
         """Act on each of what was found; return how often that did something.
 
         A saga that cannot be decided does not keep the others waiting.
@@ -203,3 +211,19 @@ class Supervisor:
         with self.store.reading() as connection:
             sagas, self._looked_until = due.stranded(connection, self._looked_until, self.batch)
         return self._each(sagas, self.scheduler.nudge)
+
+    def sweep_past_retention(self) -> int:
+        """Delete sagas that ended long ago, with workers that did; return how many sagas.
+
+        It looks at one batch after another, so that those which have to be kept hold up nobody.
+        """
+        before = self.retention.overdue(self.keep_ended) if self.keep_ended else None
+        if before is None:
+            return 0
+        self.retention.purge_nodes(before, self.batch)
+        asked = retention.Asked(before=before)
+        page = self.retention.page(asked, self._purged_until, self.batch)
+        self._purged_until = page[-1] if len(page) == self.batch else retention.FIRST
+        ids = [place.id for place in page]
+        parts = [ids[at : at + retention.AT_ONCE] for at in range(0, len(ids), retention.AT_ONCE)]
+        return self._each(parts, lambda part: self.retention.purge(part).sagas)

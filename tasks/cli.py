@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tasks.proof.command import prove
+from tasks.purge import purge
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -214,6 +215,7 @@ def check(as_json: AsJson = False) -> None:
 
 
 app.command()(prove)
+app.command()(purge)
 
 
 @app.command()

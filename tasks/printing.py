@@ -6,13 +6,15 @@ in it reach the terminal as such.
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import to_json
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -77,6 +79,23 @@ def print_for_people(value: RenderableType) -> None:
 def print_json(value: Any) -> None:
     """Print JSON; instants are RFC 3339."""
     sys.stdout.write(to_json(value, indent=2).decode() + "\n")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Show on a terminal how far it is; yield what is told: of what, how many, of how many."""
+    columns = (
+        TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    console = Console(stderr=True)
+    disabled = not sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True, disable=disabled) as bars:
+        task = bars.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bars.update(task, description=what, completed=done, total=total)
+
+        yield show
 
 
 def plain(value: Any) -> str:

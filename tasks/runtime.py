@@ -48,6 +48,7 @@ class Runtime:
             self.dispatcher,
             batch=self.settings.sweep_batch,
             node_timeout=self.settings.node_timeout,
+            keep_ended=self.settings.retention,
         )
 
     @cached_property

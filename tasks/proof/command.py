@@ -1,15 +1,10 @@
 """The command ``atalaia prove``: tries a workflow, shows how far it is, and says what was found."""
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from tasks.proof.prove import Progress
 
 Name = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
 Partner = Annotated[
@@ -41,7 +36,7 @@ def prove(
 
     In memory: nothing is called or written. Exits with 1 if an effect can be lost or doubled.
     """
-    from tasks.printing import print_for_people, print_json
+    from tasks.printing import print_for_people, print_json, progress_bar
     from tasks.proof.asked import Asked
     from tasks.proof.progress import be_quiet
     from tasks.proof.prove import Prover
@@ -51,7 +46,7 @@ def prove(
     subject = asked.subject()
     storms: Sequence[int] = range(seeds) if seed is None else [seed]
     be_quiet()
-    with _progress() as progress:
+    with progress_bar() as progress:
         prover = Prover(subject, progress, asked=asked, processes=os.cpu_count() or 1)
         proof = prover.prove(storms, quick=quick)
     if as_json:
@@ -60,24 +55,3 @@ def prove(
         print_for_people(proof_story(proof))
     if proof.findings:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress"]:
-    """Show on a terminal how far it is; elsewhere nothing."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )  # fmt: skip
-    console = Console(stderr=True)
-    disabled = not sys.stderr.isatty()
-    with Bars(*columns, console=console, transient=True, disable=disabled) as bars:
-        task = bars.add_task("", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            bars.update(task, description=what, completed=done, total=total)
-
-        yield show

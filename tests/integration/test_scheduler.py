@@ -23,8 +23,9 @@ from orchestration.errors import (
     UnknownNameError,
 )
 from orchestration.events import Dispatch, Done, Failed, FailureKind, Remedy
+from orchestration.ports import new_saga_id
 from orchestration.registry import Registry
-from orchestration.scheduler import Scheduler, new_saga_id
+from orchestration.scheduler import Scheduler
 from orchestration.signals import Absent, Applied, Closed, Conflict
 from tests.support.core import (
     BOOK,

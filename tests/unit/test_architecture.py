@@ -31,6 +31,7 @@ MAY_HOLD_STATE = {
 MAY_WRITE_SQL = {
     "orchestration/database.py",
     "orchestration/due.py",
+    "orchestration/retention.py",
     "orchestration/roster.py",
     "orchestration/statement.py",
     "orchestration/store.py",

@@ -146,7 +146,8 @@ def default_of(default: Any, cell: str) -> str:
     if default is None or default is PydanticUndefined:
         return cell
     if isinstance(default, timedelta):
-        return f"{default.total_seconds():g} s"
+        days = default / timedelta(days=1)
+        return f"{days:g} d" if days >= 1 else f"{default.total_seconds():g} s"
     text = ",".join(default) if isinstance(default, tuple) else str(default)
     return f"`{text.lower() if isinstance(default, bool) else text}`"
 
