@@ -131,16 +131,7 @@ class Roster:
             now = self.store.time(connection)
             ids = [row.id for row in _CALLED.all(connection, called=name)]
             _END_CALLED.change(connection, called=name, ended_at=now)
-            _ADD_NODE.change(
-                connection,
-                id=identity.id,
-                name=name,
-                pid=pid,
-                agents=sorted(agents),
-                definitions=sorted(definitions),
-                started_at=now,
-                heartbeat_at=now,
-            )
+            self._add(connection, identity, pid, agents, definitions, now)
             self._hasten(connection, agents, definitions, now)
         return identity, ids
 
@@ -165,17 +156,35 @@ class Roster:
             same = _steps.c.saga_id == row.saga_id, _steps.c.path == row.path
             connection.execute(update(_steps).where(*same, *waits).values(wake_at=now))
 
-    def beat(self, node_id: UUID) -> bool:
+    def beat(self, node_id: UUID) -> bool | None:
         """Say that the node is alive; tell whether it counted as such until now.
 
         A node that was taken for dead comes back under the same id. What it held was taken from it
-        attempt by attempt, so whatever its processes still report is refused.
+        attempt by attempt, so whatever its processes still report is refused. ``None``: it was
+        silent for so long that its row is gone.
         """
         with self.store.transaction() as connection:
             if self.store.prepared(_beat).change(connection, node=node_id) == 1:
                 return True
             now = self.store.time(connection)
-            return _REVIVE.change(connection, node=node_id, heartbeat_at=now, ended_at=None) == 0
+            back = _REVIVE.change(connection, node=node_id, heartbeat_at=now, ended_at=None)
+            return False if back else None
+
+    def enter_again(
+        self, node: NodeIdentity, pid: int, agents: list[str], definitions: list[str]
+    ) -> None:
+        """Enter a node whose row was deleted, under the id that its processes have."""
+        with self.store.transaction() as connection:
+            self._add(connection, node, pid, agents, definitions, self.store.time(connection))
+
+    def _add(
+        self, connection: Connection, node: NodeIdentity, pid: int, agents: list[str],
+        definitions: list[str], now: datetime,
+    ) -> None:  # fmt: skip
+        _ADD_NODE.change(
+            connection, id=node.id, name=node.name, pid=pid, agents=sorted(agents),
+            definitions=sorted(definitions), started_at=now, heartbeat_at=now,
+        )  # fmt: skip
 
     def end(self, node_id: UUID) -> None:
         """Sign off."""

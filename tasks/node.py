@@ -97,7 +97,10 @@ class Keeper(threading.Thread):
 
     def beat(self) -> None:
         """Say that the node lives; sweep if nobody else does."""
-        if not self.roster.beat(self.node.id):
+        counted = self.roster.beat(self.node.id)
+        if counted is None:
+            self.roster.enter_again(self.node, os.getpid(), _agents(), sorted(runtime().known))
+        if not counted:
             log_of("node").warning("was taken for dead and is back", node=self.node.name)
         since = self.roster.since_last_sweep()
         if since is None or since > self.patience:
@@ -128,13 +131,18 @@ def _join(sender: str, **_: Any) -> None:
         raise SystemExit(1) from error
 
 
+def _agents() -> list[str]:
+    """Return the agents whose queues this worker reads."""
+    consumed = set(app.amqp.queues.consume_from)
+    return [c.name for c in registry.contracts.values() if c.queue in consumed]
+
+
 def _enter(sender: str) -> None:
     """Store the definitions, enter the roster, free what an earlier worker of that name held."""
     parts = runtime()
     definitions = parts.scheduler.register_definitions()
     name = parts.settings.node_name or sender
-    consumed = set(app.amqp.queues.consume_from)
-    agents = [c.name for c in registry.contracts.values() if c.queue in consumed]
+    agents = _agents()
     node, earlier = parts.roster.register(name, os.getpid(), agents, definitions)
     join_as(node)
     if agents:

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,9 @@ from orchestration.errors import LeaseLostError, NotFoundError
 from orchestration.events import Done, Failed, FailureKind, Remedy
 from orchestration.lease import Work
 from orchestration.retention import Asked, Kept, Retention
+from orchestration.settings import settings
 from orchestration.signals import Absent
+from tasks.node import Keeper
 from tests.support.core import Core, at_once, counted_commits, line, postgres_engine
 from tests.support.postgres import Postgres
 from tests.support.races import RacingCore, in_turn
@@ -522,6 +525,27 @@ def test_a_sweep_forgets_workers_when_there_is_a_saga_to_be_deleted(core: Core) 
     core.later(days=31)
     swept(core)
     assert [row.name for row in core.rows(Node)] == ["worker"]
+
+
+def test_a_worker_that_was_silent_until_it_was_forgotten_enters_again_under_its_id(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = SimpleNamespace(
+        scheduler=core.scheduler, roster=core.roster, supervisor=core.supervisor,
+        settings=settings(), known=core.known,
+    )  # fmt: skip
+    monkeypatch.setattr("tasks.node.runtime", lambda: parts)
+    keeper = Keeper(core.node, children=set)
+    core.now += timedelta(days=31)
+    core.supervisor.sweep_dead_nodes()
+    assert core.supervisor.retention.purge_nodes(core.now, 10) == 1
+    keeper.beat()
+    assert core.nodes() == {"worker": True}
+    saga = core.start()
+    core.take(saga, "a", core.node)
+    assert [held.saga_id for held in core.roster.held_by(core.node.id)] == [saga]
+    (row,) = core.rows(Node)
+    assert row.definitions == sorted(core.known)
 
 
 # --- killed --------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ BORROWED = "tests/integration/test_borrowed.py"
 DOUBT = "tests/unit/test_doubt.py"
 ENVELOPE = "tests/integration/test_envelope.py"
 NODE = "tests/integration/test_node.py"
+RETENTION = "tests/integration/test_retention.py"
 
 
 @dataclass(frozen=True)
@@ -1013,4 +1014,93 @@ MESSAGES = (
     ),
 )
 
-MUTANTS = (*FENCES, *GRANTS, *KEYS, *DOUBTS, *UNDOING, *LATECOMERS, *TIMES, *MESSAGES)
+RETAINED = (
+    mutant(
+        "open_incident_purged",
+        "a saga about which somebody was asked is kept",
+        "CT-05",
+        f"{RETENTION}::test_a_saga_with_an_open_incident_is_kept_until_somebody_answers",
+        "orchestration/retention",
+        "    if steps[0].asked:\n        return Kept.INCIDENT\n",
+        "",
+    ),
+    mutant(
+        "watched_saga_purged",
+        "a saga is kept while a late effect is looked out for or undone",
+        "D-20",
+        f"{RETENTION}::test_a_saga_whose_late_effect_is_being_undone_is_kept",
+        "orchestration/retention",
+        "        return Kept.STEP\n",
+        "        pass\n",
+    ),
+    mutant(
+        "open_attempt_purged",
+        "a saga with an attempt that is not closed is kept",
+        "INV-5",
+        f"{RETENTION}::test_a_saga_with_an_open_attempt_is_kept",
+        "orchestration/retention",
+        "    if steps[0].opened:\n        return Kept.ATTEMPT\n",
+        "",
+    ),
+    mutant(
+        "horizon_not_waited_for",
+        "a saga is kept while a request of its may be on its way",
+        "D-20",
+        f"{RETENTION}::test_a_saga_is_kept_until_every_request_of_its_attempts_is_dead_and_visible",
+        "orchestration/retention",
+        "        return Kept.HORIZON\n",
+        "        pass\n",
+    ),
+    mutant(
+        "remote_horizon_forgotten",
+        "the horizon of a saga that ended is that of its remotes",
+        "D-20",
+        f"{RETENTION}::test_a_saga_is_kept_until_every_request_of_its_attempts_is_dead_and_visible",
+        "orchestration/retention",
+        "    return contract.settle_horizon(lasting) or lasting + KILL_GRACE\n",
+        "    return lasting + KILL_GRACE\n",
+    ),
+    mutant(
+        "judged_before_the_lock_only",
+        "what is deleted was looked at under its lock",
+        "D-20",
+        f"{RETENTION}::test_an_effect_that_shows_between_the_look_and_the_lock_keeps_the_saga",
+        "orchestration/retention",
+        "            judged = self._judge(connection, mine)\n",
+        "            judged = dict.fromkeys(mine)\n",
+    ),
+    mutant(
+        "purge_without_a_lock",
+        "a saga that is being decided about is not deleted",
+        "D-20",
+        f"{RETENTION}::test_a_purge_passes_by_a_saga_that_a_late_report_has_locked",
+        "orchestration/retention",
+        "    .with_for_update(skip_locked=True)\n",
+        "",
+        postgres=True,
+    ),
+    mutant(
+        "refusal_for_a_purged_saga",
+        "a refusal is written to a saga that is there",
+        "D-05",
+        f"{RETENTION}::test_a_message_that_comes_twice_waits_for_the_purge_and_is_refused",
+        "orchestration/lease",
+        "            if not hold(connection, saga_id):\n"
+        "                return  # It has been purged since it was read.\n",
+        "",
+        postgres=True,
+    ),
+    mutant(
+        "freed_key_not_noticed",
+        "a start whose key was freed meanwhile starts a saga",
+        "SAS-15",
+        f"{RETENTION}::test_a_start_whose_key_is_freed_as_it_looks_starts_a_saga",
+        "orchestration/scheduler",
+        "        if row is None:\n            return None\n        if row.input",
+        "        if row.input",
+    ),
+)
+
+MUTANTS = (
+    *FENCES, *GRANTS, *KEYS, *DOUBTS, *UNDOING, *LATECOMERS, *TIMES, *MESSAGES, *RETAINED,
+)  # fmt: skip

@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("models", "orchestration", "tasks", "web", "migrations", "examples", "tests")
 CORE = (
     "database", "writer", "lease", "scheduler", "supervisor", "roster", "distrust", "outbox",
-    "boundaries", "envelope", "node", "races",
+    "boundaries", "envelope", "node", "races", "retention",
 )  # fmt: skip
 LAYERS = {
     "unit": ("tests/unit", "--ignore=tests/unit/histories"),

@@ -45,6 +45,35 @@ def test_names_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("P30D", timedelta(days=30)),
+        ("86400", timedelta(days=1)),
+        ("off", None),
+        (" OFF ", None),
+    ],
+)
+def test_how_long_ended_sagas_are_kept_is_a_duration_or_off(
+    written: str, meant: timedelta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings().retention == timedelta(days=30)
+    settings.cache_clear()
+    monkeypatch.setenv("ATALAIA_RETENTION", written)
+    assert settings().retention == meant
+
+
+@pytest.mark.parametrize("written", ["", "PT23H", "0", "-P1D", "30 days or so", "P40000D", "1e99"])
+def test_a_retention_that_would_forget_keys_too_soon_is_refused_in_one_sentence(
+    written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATALAIA_RETENTION", written)
+    allowed = f"{written!r} is neither off nor a duration of at least a day, such as P30D"
+    with pytest.raises(ConfigurationError) as refusal:
+        settings()
+    assert str(refusal.value) == f"ATALAIA_RETENTION: {allowed}"
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("SWEEP_INTERVAL", "0"),
