@@ -286,7 +286,7 @@ def _retry_due(draft: Draft, step: StepSnapshot) -> None:
 def _lost(draft: Draft, event: Lost) -> None:
     step = draft.steps[event.path]
     if step.state is StepState.LEASED and step.attempt == event.attempt:
-        lose(draft, step, event.why, closes=AttemptState.EXPIRED)
+        lose(draft, step, event.why, closes=AttemptState.EXPIRED, gone=True)
 
 
 def _crashed(draft: Draft, event: Crashed) -> None:

@@ -16,6 +16,8 @@ from orchestration.snapshot import AGAIN, StepSnapshot, changed, roll
 KEY_FORGOTTEN = "the remote may have forgotten the key before an attempt under it would be over"
 LOST_COMMITS = "the database may have lost commits"
 AT_ONCE = timedelta(0)
+GONE = "gone"
+"""Stands in the error of an attempt of which nothing is known but that its process is gone."""
 
 
 def lose(
@@ -25,20 +27,21 @@ def lose(
     *,
     closes: AttemptState,
     error: dict[str, Any] | None = None,
+    gone: bool = False,
 ) -> None:
-    """End an attempt that may have had its effect."""
-    error = error or {"type": "Lost", "message": why}
+    """End an attempt that may have had its effect; ``gone``: because its process is."""
+    error = error or {"type": "Lost", "message": why} | ({GONE: True} if gone else {})
     if step.direction is Direction.BACKWARD:
         kind = FailureKind.UNKNOWN
         failure = Failed(kind=kind, type=error["type"], message=error["message"])
-        settle_undo(draft, step, failure, closes=closes)
+        settle_undo(draft, step, failure, closes=closes, gone=gone)
         return
     failures = step.failure_count + 1
     changes: dict[str, Any] = {"failure_count": failures, "error": error}
     delay = None
     if draft.contract(step).effect:
         changes["doubt_at"] = step.doubt_at or step.granted_at
-    else:
+    elif not _only_gone(failures, error):
         policy = draft.plan(step).retry.for_error(error["type"])
         delay = policy.delay(failures, roll(draft.saga.id, step.path, step.attempt))
     settle(draft, step, None, why=why, closes=closes, delay=delay, **changes)
@@ -191,7 +194,16 @@ def _delay(
         return max(policy.ceiling * (0.5 + chance / 2), delay or AT_ONCE)
     if delay is not None:
         return delay
-    return AT_ONCE if verdict.at_once else policy.delay(step.failure_count, chance)
+    at_once = verdict.at_once or _only_gone(step.failure_count, step.error)
+    return AT_ONCE if at_once else policy.delay(step.failure_count, chance)
+
+
+def _only_gone(failures: int, error: dict[str, Any] | None) -> bool:
+    """Tell whether nothing has failed but one process, which says nothing of the remote.
+
+    A step that takes its process down each time comes back at growing intervals.
+    """
+    return failures <= 1 and error is not None and GONE in error
 
 
 def _spacing(
@@ -224,7 +236,9 @@ def hasten(draft: Draft, path: str) -> None:
         draft.move(step, "hasten", why, wake_at=draft.now + wait, **same)
 
 
-def settle_undo(draft: Draft, step: StepSnapshot, failure: Failed, *, closes: AttemptState) -> None:
+def settle_undo(
+    draft: Draft, step: StepSnapshot, failure: Failed, *, closes: AttemptState, gone: bool = False
+) -> None:
     """Repeat a compensation, without end; after ``max_attempts`` slowly, with one incident."""
     policy = draft.plan(step).retry.for_error(failure.type)
     counts = failure.kind is not FailureKind.LATER
@@ -234,6 +248,8 @@ def settle_undo(draft: Draft, step: StepSnapshot, failure: Failed, *, closes: At
     verdict = resolve_undo(failures=failures, limit=policy.max_attempts)
     chance = roll(draft.saga.id, step.path, step.attempt)
     delay = policy.delay(failures, chance, failure.delay)
+    if gone and failures <= 1:
+        delay = AT_ONCE
     if verdict.slow:
         delay = max(policy.ceiling * (0.5 + chance / 2), delay)
     why = f"{failure.type}: {failure.message}"

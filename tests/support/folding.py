@@ -228,6 +228,12 @@ class Folded:
         self.event(Lost(path=path, attempt=self.step(path).attempt, why="its process is gone"))
         return self
 
+    def overdue(self, path: str) -> "Folded":
+        """Take, and let the lease run out in mid-call."""
+        if self.step(path).state is not StepState.LEASED:
+            self.take(path)
+        return self.wake(path)
+
     def crash(self, path: str) -> "Folded":
         self.event(Crashed(path=path, attempt=self.step(path).attempt + 1))
         return self

@@ -167,7 +167,7 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are() -> None:
 
 
 def test_a_step_that_waits_to_be_tried_again_can_be_tried_at_once() -> None:
-    run = Folded(line(Step("a", agent="book")), PROBED).lose("a").answer("a", Absent())
+    run = Folded(line(Step("a", agent="book")), PROBED).overdue("a").answer("a", Absent())
     assert run.step("a").state is StepState.RETRYING
     run.resolve("a", Remedy.RETRY)
     assert run.news() == [("action", "a")]

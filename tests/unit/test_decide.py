@@ -196,7 +196,7 @@ def test_a_sibling_that_waits_to_be_tried_again_is_skipped_if_nothing_was_sent()
 
 def test_a_sibling_that_waits_to_be_tried_again_in_doubt_is_asked_about() -> None:
     run = Folded(line(parallel(book("a"), book("b"))), PROBED)
-    run.lose("b").answer("b", Absent())
+    run.overdue("b").answer("b", Absent())
     assert run.step("b").state is StepState.RETRYING
     run.fail("a")
     assert run.news() == [("probe", "b")]
@@ -212,9 +212,55 @@ def test_a_query_has_nothing_to_undo() -> None:
 def test_a_query_whose_process_is_lost_is_simply_asked_again() -> None:
     look = contract("look", effect=False, idempotent=False, compensation=False)
     run = Folded(line(Step("look", agent="look", retry=NO_JITTER)), look).lose("look")
-    assert run.step("look").state is StepState.RETRYING
+    assert run.step("look").state is StepState.DISPATCHED
     assert run.step("look").doubt_at is None
     assert run.rows("look") == ["1"]
+
+
+QUERY = contract("look", effect=False, idempotent=False, compensation=False)
+
+
+@pytest.mark.proves("REC-01", "row 1", "row 12")
+@pytest.mark.parametrize("kind", ["query", "repeated", "asked", "undone"])
+def test_a_step_whose_process_is_gone_is_tried_again_at_once(kind: str) -> None:
+    if kind == "query":
+        run = Folded(line(Step("a", agent="look", retry=NO_JITTER)), QUERY)
+    elif kind == "undone":
+        run = turned_back(retry=NO_JITTER)
+    else:
+        known = PROBED if kind == "asked" else contract("book", probe=False)
+        run = Folded(line(book("a", retry=NO_JITTER)), known)
+    run.lose("a")
+    if kind == "asked":
+        run.answer("a", Absent())
+    assert run.news() == [("compensation" if kind == "undone" else "action", "a")]
+    assert run.step("a").state is StepState.DISPATCHED
+
+
+@pytest.mark.proves("REC-01")
+@pytest.mark.parametrize("kind", ["query", "repeated", "undone"])
+def test_a_step_that_takes_its_process_down_again_waits_before_the_next_one(kind: str) -> None:
+    patient = RetryPolicy(max_attempts=9, jitter="none")
+    if kind == "query":
+        run = Folded(line(Step("a", agent="look", retry=patient)), QUERY)
+    elif kind == "undone":
+        run = turned_back(retry=patient)
+    else:
+        run = Folded(line(book("a", retry=patient)), contract("book", probe=False))
+    for seconds in (2, 4):
+        run.lose("a")
+        if run.step("a").state is StepState.DISPATCHED:
+            run.lose("a")
+        assert run.step("a").state is StepState.RETRYING
+        assert run.step("a").wake_at == run.now + timedelta(seconds=seconds)
+        run.wake("a")
+
+
+def test_a_step_whose_remote_has_failed_before_waits_as_its_policy_says() -> None:
+    run = Folded(line(book("a", retry=NO_JITTER)), BOOK)
+    run.fail("a", UNKNOWN)
+    run.wake("a").lose("a")
+    assert run.step("a").state is StepState.RETRYING
 
 
 @pytest.mark.proves("CT-05", "row 20")
@@ -293,10 +339,10 @@ def test_a_cancel_is_refused_once_the_pivot_may_have_taken_effect(reached: str) 
         run.done("payment")
     else:
         run.take("payment")
-    if reached in {"unknown", "retrying in doubt"}:
+    if reached == "unknown":
         run.lose("payment")
     if reached == "retrying in doubt":
-        run.answer("payment", Absent())
+        run.overdue("payment").answer("payment", Absent())
         assert run.step("payment").state is StepState.RETRYING
     before = run.saga
     with pytest.raises(RefusedError, match="past its pivot 'payment'"):
@@ -527,7 +573,7 @@ def test_the_key_is_closed_at_once_when_what_is_not_idempotent_is_absent() -> No
 def test_a_retry_that_the_end_of_the_step_would_overtake_is_not_waited_for() -> None:
     policy = RetryPolicy(initial_interval=timedelta(minutes=5), jitter="none")
     run = one(BARRIER, retry=policy, schedule_to_close=timedelta(minutes=6), timeout=SECOND)
-    run.later(minutes=2).lose("hotel").answer("hotel", Absent())
+    run.later(minutes=2).overdue("hotel").answer("hotel", Absent())
     assert run.news() == [("compensation", "hotel")]
     assert run.rows("hotel") == ["0", "15"]
 
@@ -585,7 +631,7 @@ def test_a_step_that_can_only_be_repeated_is_repeated_until_it_is_known(
 def test_a_retry_is_not_sent_when_the_key_was_forgotten_while_it_waited() -> None:
     forgetful = contract("book", key_retention=timedelta(minutes=10))
     run = one(forgetful, retry=RetryPolicy(initial_interval=timedelta(minutes=20), jitter="none"))
-    run.lose("hotel").wake("hotel")
+    run.fail("hotel", UNKNOWN).wake("hotel")
     assert run.step("hotel").state is StepState.HALTED
     assert run.rows("hotel") == ["12", "13"]
 
@@ -637,7 +683,7 @@ def test_a_step_whose_time_has_not_come_is_not_touched(state: str) -> None:
     if state != "dispatched":
         run.take("hotel")
     if state in {"retrying", "unknown"}:
-        run.lose("hotel")
+        run.overdue("hotel")
     if state == "retrying":
         run.answer("hotel", Absent())
     assert run.step("hotel").state == state
@@ -1017,7 +1063,8 @@ def test_a_compensation_in_doubt_is_repeated_without_a_probe(lost: str) -> None:
     run = turned_back()
     run.take("a")
     run.lose("a") if lost == "killed" else run.wake("a")
-    assert run.step("a").state is StepState.RETRYING
+    again = StepState.DISPATCHED if lost == "killed" else StepState.RETRYING
+    assert run.step("a").state is again
     assert run.rows("a") == ["23"]
 
 

@@ -31,7 +31,7 @@ def late(run: Folded, outcome: Any = DONE, attempt: int = 1, **changes: Any) -> 
 @pytest.mark.proves("row 3", "W-4")
 @pytest.mark.parametrize("state", ["unknown", "retrying", "dispatched", "halted"])
 def test_a_late_success_proves_the_effect_of_a_step_that_is_still_open(state: str) -> None:
-    run = one().lose("hotel")
+    run = one().overdue("hotel")
     if state == "halted":
         run.answer("hotel", Conflict("?"))
     if state in {"retrying", "dispatched"}:
