@@ -42,6 +42,12 @@ _EARLIEST = Prepared(
         )
     )
 )
+_UNTAKEN = Prepared(
+    select(*(_steps.c[name] for name in ("saga_id", "path", "direction", "queue", "attempt")))
+    .where(_steps.c.state == literal_column(f"'{StepState.DISPATCHED}'"))
+    .order_by(_steps.c.wake_at)
+    .limit(bindparam("most", type_=Integer()))
+)
 _WAITING = Prepared(
     select(func.count().label("number")).select_from(
         select(_steps.c.path)
@@ -108,6 +114,11 @@ def _due_steps(now: ColumnElement[datetime]) -> Prepared:
         .limit(bindparam("most", type_=Integer()))
     )
     return Prepared(query)
+
+
+def untaken(connection: Connection, limit: int) -> list[Any]:
+    """Return dispatched steps, due or not: (saga_id, path, direction, queue, attempt)."""
+    return _UNTAKEN.all(connection, most=limit)
 
 
 def next_at(connection: Connection) -> datetime | None:

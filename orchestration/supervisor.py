@@ -182,19 +182,44 @@ class Supervisor:
             ),
         )
 
+    def ring_again(self) -> int:
+        """Send again, at once, what is dispatched and in no queue: for whoever follows on a crash.
+
+        Its message was in the hands of what has crashed, or was never sent. If it is in the hands
+        of somebody else who is about to take the lease, one of the two is refused.
+        """
+        with self.store.reading() as connection:
+            steps = due.untaken(connection, self.batch)
+        lanes = {self._lane(step.queue, step.direction) for step in steps}
+        empty = {lane for lane in lanes if self.dispatcher.depth(lane) == 0}
+        return self._each(
+            [step for step in steps if self._lane(step.queue, step.direction) in empty],
+            self._ring,
+        )
+
+    def _ring(self, step: Any) -> bool:
+        with self.store.transaction() as connection:
+            now = self.store.time(connection)
+            self.store.hasten_if_dispatched(connection, step.saga_id, step, now)
+        return self.scheduler.wake(step.saga_id, step.path)
+
     def _all_queued(self, queue: str, direction: str) -> bool:
         """Tell whether the broker holds about as many messages as steps wait for them.
 
         Some are in the hands of workers that have yet to take the lease, and the longer the queue,
         the more workers there may be. What is really lost is sent again when the queue is short.
         """
-        recovery = direction == Direction.BACKWARD
-        depth = self.dispatcher.depth(queue + RECOVERY_QUEUE_SUFFIX if recovery else queue)
+        depth = self.dispatcher.depth(self._lane(queue, direction))
         if not depth:
             return False
         with self.store.reading() as connection:
             enough = depth + depth // IN_HANDS
             return enough >= due.waiting_for(connection, queue, direction, limit=enough + 1)
+
+    @staticmethod
+    def _lane(queue: str, direction: str) -> str:
+        """Return the queue at the broker in which messages of a direction wait."""
+        return queue + RECOVERY_QUEUE_SUFFIX if direction == Direction.BACKWARD else queue
 
     def sweep_deadlines(self) -> int:
         """Act on sagas past their deadline."""

@@ -153,6 +153,8 @@ def _enter(sender: str) -> None:
         held = parts.roster.held_by(node_id)
         freed = parts.supervisor.release(held, "its worker was restarted")
         count(RESCUES, "restarted_workers", amount=freed)
+    if earlier:
+        parts.supervisor.ring_again()
     parts.store.engine.dispose()
 
 

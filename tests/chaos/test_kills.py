@@ -217,5 +217,21 @@ def test_a_flushed_broker_loses_no_saga(rig: Rig) -> None:
     rig.assert_all_hold()
 
 
+@pytest.mark.proves("D-02", "D-04", "REC-02")
+def test_a_restarted_worker_rings_at_once_for_what_its_predecessor_had_in_its_hands(
+    rig: Rig,
+) -> None:
+    rig.worker("agents").kill()
+    handle = rig.start_trip()
+    with redis.Redis.from_url(rig.broker_url) as client:
+        client.flushdb()
+    node = rig.node_of(rig.worker("agents").pid)
+    assert handle.wait(30).state is SagaState.COMPLETED
+    for path in ("flight", "hotel"):
+        rung = rig.journal(handle.saga_id, path, "redeliver")[0]
+        assert rung.at - node.started_at < timedelta(seconds=2)
+    rig.assert_all_hold()
+
+
 def _since_sweep(rig: Rig) -> timedelta:
     return Roster(rig.store).since_last_sweep() or timedelta.max

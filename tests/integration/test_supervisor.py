@@ -118,6 +118,34 @@ def test_messages_that_still_wait_in_a_long_queue_are_not_sent_again(engine: Eng
     assert len(core.news()) == 20
 
 
+@pytest.mark.proves("D-02", "D-09", "REC-02")
+def test_what_a_crashed_worker_had_in_its_hands_is_sent_again_at_once(engine: Engine) -> None:
+    core = Core(engine, line("a"))
+    sagas = [core.start() for _ in range(3)]
+    core.take(sagas[0], "a")
+    core.news()
+    core.depths = {"book": 0}
+    assert core.supervisor.ring_again() == 2
+    assert core.news() == [("book", "a", 1)] * 2
+    assert {core.step(saga, "a").state for saga in sagas} == {"leased", "dispatched"}
+    assert core.take(sagas[1], "a").attempt == 1
+
+
+@pytest.mark.proves("D-23")
+@pytest.mark.parametrize("depth", [1, None])
+def test_what_may_be_in_a_queue_is_not_sent_again_because_of_a_crash(
+    engine: Engine, depth: int | None
+) -> None:
+    core = Core(engine, line("a"))
+    saga = core.start()
+    core.news()
+    core.depths = {} if depth is None else {"book": depth}
+    before = core.step(saga, "a")
+    assert core.supervisor.ring_again() == 0
+    assert core.news() == []
+    assert core.step(saga, "a") == before
+
+
 @pytest.mark.proves("D-23", "D-04")
 def test_a_lost_compensation_is_sent_again_though_the_actions_queue_is_long(
     engine: Engine,
