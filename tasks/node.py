@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from orchestration.roster import NodeIdentity, release_of
 from orchestration.telemetry import log_of
 from tasks.app import app, join_as, runtime
 from tasks.queues import queue_named, release_queues
+from tasks.watched import hush
 
 LOOK_SECONDS = 0.1
 SWEEPS_MISSED = 3
@@ -37,12 +39,21 @@ TAKE_A_LEASE = frozenset({Operation.ACTION, Operation.COMPENSATION})
 
 
 class Keeper(threading.Thread):
-    """The thread. ``children`` returns the pids of the pool's processes."""
+    """The thread. ``children`` returns the pids of the pool's processes.
 
-    def __init__(self, node: NodeIdentity, children: Callable[[], set[int]]) -> None:
+    ``chores`` is what else is done with each heartbeat.
+    """
+
+    def __init__(
+        self,
+        node: NodeIdentity,
+        children: Callable[[], set[int]],
+        chores: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name="atalaia-node", daemon=True)
         self.node = node
         self.children = children
+        self.chores = chores
         self.ended = threading.Event()
         self.alive: set[int] = set()
         self.using_database = threading.Lock()
@@ -61,6 +72,7 @@ class Keeper(threading.Thread):
             if time.monotonic() >= due:
                 due = time.monotonic() + self.heartbeat
                 self._guarded(self.beat)
+                self.chores()
 
     def _guarded(self, duty: Callable[[], None]) -> None:
         """Do a duty; a database that is away for a while must not end the watch."""
@@ -164,7 +176,8 @@ def _keep(sender: Any, **_: Any) -> None:
     node = runtime().node
     if node is None:
         return
-    keeper = sender.controller.keeper = Keeper(node, _pool_children(sender.controller))
+    children = _pool_children(sender.controller)
+    keeper = sender.controller.keeper = Keeper(node, children, partial(hush, sender))
     os.register_at_fork(
         before=keeper.before_fork,
         after_in_parent=keeper.after_fork,
