@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     """How long a saga is kept after its end; ``None``, written ``off``: for ever."""
     node_heartbeat: Duration = timedelta(seconds=1)
     node_timeout: Duration = timedelta(seconds=6)
+    stop_timeout: Duration = timedelta(seconds=300)
+    """How long a worker that was told to end waits for the steps that it runs."""
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8000
     flower_port: Annotated[int, Field(ge=0, le=65535)] = 5555
     metrics_host: str = "127.0.0.1"

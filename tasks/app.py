@@ -6,6 +6,7 @@ which service is called for which saga and step.
 
 import os
 from collections.abc import Callable
+from mmap import mmap
 from typing import Any
 
 from celery import Celery, Task
@@ -23,6 +24,7 @@ app = Celery("atalaia")
 app.config_from_object("celeryconfig")
 
 _runtimes: dict[int, Runtime] = {}
+_ending = mmap(-1, 1)  # Shared with whatever is forked from here.
 _node: list[NodeIdentity] = []
 
 
@@ -33,7 +35,7 @@ def runtime() -> Runtime:
     """
     pid = os.getpid()
     if pid not in _runtimes:
-        _runtimes[pid] = Runtime(app, settings(), _node[0] if _node else None)
+        _runtimes[pid] = Runtime(app, settings(), _node[0] if _node else None, is_ending)
     return _runtimes[pid]
 
 
@@ -41,6 +43,16 @@ def join_as(node: NodeIdentity) -> None:
     """Say which node this process, and whatever it forks, belongs to."""
     _node[:] = [node]
     _runtimes.clear()
+
+
+def begin_to_end() -> None:
+    """Say that this worker was told to end: none of its processes begins anything more."""
+    _ending[0] = 1
+
+
+def is_ending() -> bool:
+    """Tell whether this worker was told to end."""
+    return _ending[0] == 1
 
 
 def _register(agent: Agent) -> None:

@@ -61,7 +61,10 @@ Granted = tuple[Work, float]
 
 
 class Envelope:
-    """Runs agents for one node. ``agents`` are those that it may go on with, by their names."""
+    """Runs agents for one node. ``agents`` are those that it may go on with, by their names.
+
+    Once ``is_ending`` it goes on with nothing: what follows gets a message, as any step.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,9 @@ class Envelope:
         known: set[str],
         clock: Clock = time,
         agents: Mapping[str, Agent] = AGENTS,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.is_ending = is_ending
         self.leases = leases
         self.agents = agents
         self.node = node
@@ -234,7 +239,8 @@ class Envelope:
         def write() -> None:
             nonlocal following, tries
             tries += 1
-            following = self.leases.report(work, outcome, self.node)
+            node = None if self.is_ending() else self.node
+            following = self.leases.report(work, outcome, node)
 
         persist(write, deadline, log, self.clock)
         if following is not None:

@@ -5,12 +5,16 @@ steps; it sees within a tenth of a second when a child is gone, long before Cele
 the leases that the child held; and it sweeps when nobody else has for three intervals.
 """
 
+import contextlib
+import logging
+import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import psutil
@@ -21,6 +25,7 @@ from celery.signals import (
     task_unknown,
     worker_ready,
     worker_shutdown,
+    worker_shutting_down,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,7 +34,7 @@ from orchestration.metrics import RESCUES, count
 from orchestration.registry import registry
 from orchestration.roster import NodeIdentity, release_of
 from orchestration.telemetry import log_of
-from tasks.app import app, join_as, runtime
+from tasks.app import app, begin_to_end, join_as, runtime
 from tasks.queues import queue_named, release_queues
 from tasks.watched import hush
 
@@ -63,12 +68,16 @@ class Keeper(threading.Thread):
         self.supervisor = parts.supervisor
         self.heartbeat = parts.settings.node_heartbeat.total_seconds()
         self.patience = parts.settings.sweep_interval * SWEEPS_MISSED
+        self.grace = parts.settings.stop_timeout.total_seconds()
+        self.ends_at = math.inf
 
     def run(self) -> None:
         """Look at the children ten times a second, and beat every interval."""
         due = time.monotonic()
         while not self.ended.wait(LOOK_SECONDS):
             self._guarded(self.look)
+            if time.monotonic() >= self.ends_at:
+                self.cut_off()
             if time.monotonic() >= due:
                 due = time.monotonic() + self.heartbeat
                 self._guarded(self.beat)
@@ -106,6 +115,30 @@ class Keeper(threading.Thread):
                 freed = self.supervisor.release(held, f"its worker process {pid} is gone")
                 count(RESCUES, "lost_processes", amount=freed)
         self.alive = alive
+
+    def end_in_time(self) -> None:
+        """Begin to count the time that is left for what is still being done."""
+        self.ends_at = min(self.ends_at, time.monotonic() + self.grace)
+
+    def cut_off(self) -> NoReturn:
+        """End this worker at once; what it still holds is taken back and asked about.
+
+        No pool but prefork can end a call in any other way.
+        """
+        why = f"its worker was told to end, and it took longer than {self.grace:g} s"
+        log_of("node").warning("is cut off", node=self.node.name, stop_timeout=self.grace)
+        try:
+            for pid in self.children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with self.using_database:
+                self.supervisor.release(self.roster.held_by(self.node.id), why)
+                self.roster.end(self.node.id)
+        except (SQLAlchemyError, OSError) as error:
+            log_of("node").warning("leaves its leases to a sweep", error=str(error))
+        finally:
+            logging.shutdown()
+            os._exit(0)
 
     def beat(self) -> None:
         """Say that the node lives; sweep if nobody else does."""
@@ -195,6 +228,15 @@ def _pool_children(worker: Any) -> Callable[[], set[int]]:
         return {process.pid for process in processes if hasattr(process, "pid")}
 
     return children
+
+
+@worker_shutting_down.connect
+def _end_in_time(**_: Any) -> None:
+    """Within the handler of the signal: begin nothing more, and end in time."""
+    begin_to_end()
+    for thread in threading.enumerate():
+        if isinstance(thread, Keeper):
+            thread.end_in_time()
 
 
 @worker_shutdown.connect

@@ -5,6 +5,7 @@ of its parent. The node belongs to the worker as a whole and is inherited by its
 """
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 
 from celery import Celery
@@ -24,10 +25,17 @@ from tasks.envelope import Envelope
 class Runtime:
     """The parts of one process, put together."""
 
-    def __init__(self, app: Celery, settings: Settings, node: NodeIdentity | None) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        settings: Settings,
+        node: NodeIdentity | None,
+        is_ending: Callable[[], bool],
+    ) -> None:
         self.app = app
         self.settings = settings
         self.node = node
+        self.is_ending = is_ending
         self.pid = os.getpid()
         self.store = Store(open_engine(settings.database))
         self.dispatcher = CeleryDispatcher(app)
@@ -57,4 +65,4 @@ class Runtime:
         if self.node is None:
             msg = "agents run in a worker: start one with `atalaia worker`"
             raise RuntimeError(msg)
-        return Envelope(self.leases, self.node, self.known)
+        return Envelope(self.leases, self.node, self.known, is_ending=self.is_ending)

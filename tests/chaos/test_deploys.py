@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,11 @@ class Fleet:
         self.rig = rig
         self.old, self.new, self.hasty = releases(directory / "code")
 
-    def worker(self, release: Release, number: int, *, concurrency: int = 2) -> Process:
-        self.rig.env_more = release.env
-        name = f"{release.name}{number}"
-        return self.rig.worker(name, services=[SERVICE], concurrency=concurrency)
+    def worker(
+        self, release: Release, number: int, *, stop_timeout: float = 300, **how: Any
+    ) -> Process:
+        self.rig.env_more = release.env | {"ATALAIA_STOP_TIMEOUT": str(stop_timeout)}
+        return self.rig.worker(f"{release.name}{number}", services=[SERVICE], **how)
 
     def start(self, version: int) -> Handle:
         """Start a saga as an app of either release does."""
@@ -180,3 +182,66 @@ def test_sagas_whose_version_a_deploy_has_dropped_wait_until_a_worker_has_it_aga
     assert "1 saga of parcel version 1 has not ended" in fleet.check(fleet.hasty)
     fleet.worker(fleet.old, 2)
     fleet.assert_done_once(handle, "pick", "send", by=("old",))
+
+
+@on_both
+@pytest.mark.proves("D-27")
+def test_a_worker_that_is_told_to_end_begins_no_step_and_finishes_the_one_that_runs(
+    fleet: Fleet,
+) -> None:
+    first = fleet.worker(fleet.old, 1)
+    gate = fleet.old.gate("pick")
+    gate.touch()
+    running = fleet.start(1)
+    eventually(lambda: fleet.done(running, "pick"), within=20, describe="a step runs")
+    told_to_end(first)
+    log = fleet.rig.home / "old1.log"
+    eventually(lambda: "Warm shutdown" in log.read_text(), within=20, describe="it was told")
+    waiting = fleet.start(1)
+    gate.unlink()
+    assert first.started is not None
+    assert first.started.wait(20) == 0
+    (attempt,) = fleet.attempts(running)
+    assert (attempt.path, attempt.state) == ("pick", "succeeded")
+    assert fleet.attempts(waiting) == []
+    fleet.worker(fleet.old, 2)
+    for handle in (running, waiting):
+        fleet.assert_done_once(handle, "pick", "send", by=("old",))
+
+
+@pytest.mark.parametrize(
+    ("database_url", "broker_url", "pool"),
+    [
+        ("sqlite", "valkey", "prefork"),
+        ("postgres", "redis", "prefork"),
+        ("sqlite", "valkey", "threads"),
+        ("postgres", "redis", "solo"),
+    ],
+    indirect=["database_url", "broker_url"],
+)
+@pytest.mark.proves("D-27", "D-07")
+def test_a_step_that_outlasts_its_workers_end_is_cut_off_and_asked_about_elsewhere(
+    fleet: Fleet, pool: str
+) -> None:
+    worker = fleet.worker(fleet.old, 1, stop_timeout=1, pool=pool)
+    gate = fleet.old.gate("pick")
+    gate.touch()
+    handle = fleet.start(1)
+    eventually(lambda: fleet.done(handle, "pick"), within=20, describe="a step runs")
+    fleet.worker(fleet.old, 2)
+    told_at = fleet.rig.now()
+    told_to_end(worker)
+    assert worker.started is not None
+    assert worker.started.wait(20) == 0
+    assert handle.wait(20).state is SagaState.COMPLETED
+    cut, *others = sorted(fleet.attempts(handle), key=lambda attempt: attempt.granted_at)
+    assert (cut.path, cut.state) == ("pick", "expired")
+    assert timedelta(seconds=1) <= cut.ended_at - told_at < timedelta(seconds=5)
+    assert "told to end" in cut.error["message"]
+    (probe,) = fleet.rig.journal(handle.saga_id, "pick", "probe")
+    (adopted,) = fleet.rig.journal(handle.saga_id, "pick", "adopt")
+    assert cut.ended_at <= probe.at <= adopted.at
+    assert [(attempt.path, attempt.state) for attempt in others] == [("send", "succeeded")]
+    done = effects(fleet.old)
+    assert sorted(done.values()) == [1, 1]
+    gate.unlink()

@@ -302,6 +302,18 @@ def test_a_task_may_last_as_long_as_all_that_it_may_go_on_with(loop: Loop) -> No
     assert inline - alone == 2 * envelope_agents.inline.by_name["two"].timeout
 
 
+def test_a_worker_that_is_ending_goes_on_with_nothing(loop: Loop) -> None:
+    handle = loop.scheduler.start("inline", {"amount": 2})
+    ending = Envelope(loop.leases, loop.envelope.node, loop.known, is_ending=lambda: True)
+    message = loop.messages.pop(0)
+    agent = AGENTS[message.name]
+    ending.attempt(agent, Operation.ACTION, str(handle.saga_id), message.path, message.number)
+    steps = {step.path: step.state for step in loop.rows(Step, handle.saga_id)}
+    assert (steps["one"], steps["two"]) == ("succeeded", "dispatched")
+    (following,) = loop.messages
+    assert (following.path, following.number) == ("two", 1)
+
+
 def test_what_is_inline_and_fails_is_tried_and_undone_as_any_step(loop: Loop) -> None:
     handle = loop.run("inline", does="permanent", until_attempt=9)
     assert handle.result().state is SagaState.COMPENSATED
