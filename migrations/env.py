@@ -11,6 +11,7 @@ from alembic import context
 from sqlalchemy import Connection, TypeDecorator, create_engine
 
 import models
+from models.mysql import is_compared
 
 
 def render_item(kind: str, item: Any, _: Any) -> str | Literal[False]:
@@ -28,7 +29,8 @@ def migrate(connection: Connection) -> None:
         render_item=render_item,
         # SQLite cannot alter most of a table: Alembic copies it instead.
         render_as_batch=connection.dialect.name == "sqlite",
-        transaction_per_migration=connection.dialect.name == "postgresql",
+        transaction_per_migration=connection.dialect.name != "sqlite",
+        include_object=lambda _, name, kind, *__: is_compared(connection.dialect.name, name, kind),
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -1,7 +1,8 @@
-"""What a revision after the first uses where Alembic's own would lock a hot table for long."""
+"""What a revision uses where Alembic's own would not do on one of the databases."""
 
 from typing import Any
 
+import sqlalchemy as sa
 from alembic import op
 
 
@@ -9,7 +10,8 @@ def create_index(name: str, table: str, columns: list[str], **more: Any) -> None
     """Build an index while others write.
 
     On PostgreSQL that is no part of a transaction, so it has to be the only thing that its revision
-    does. One that failed halfway has left an unusable index, which is dropped first.
+    does. One that failed halfway has left an unusable index, which is dropped first. MariaDB and
+    MySQL let others write by themselves.
     """
     if op.get_bind().dialect.name != "postgresql":
         op.create_index(name, table, columns, **more)
@@ -19,3 +21,26 @@ def create_index(name: str, table: str, columns: list[str], **more: Any) -> None
         op.execute("SET lock_timeout = 0")
         op.drop_index(name, postgresql_concurrently=True, if_exists=True)
         op.create_index(name, table, columns, postgresql_concurrently=True, **more)
+
+
+def on_mysql() -> bool:
+    """Tell whether the database is MariaDB or MySQL, which have no partial indexes."""
+    return op.get_bind().dialect.name == "mysql"
+
+
+def table_options() -> dict[str, Any]:
+    """Return what a new table is told, whatever MariaDB or MySQL would do by default.
+
+    Texts are the same only if their characters are, trailing spaces included.
+    """
+    is_mariadb = getattr(op.get_bind().dialect, "is_mariadb", False)
+    collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+    return {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": collation}
+
+
+def has_column(table: str, name: str) -> bool:
+    """Tell whether a column is there, as after a revision that was cut off on MariaDB or MySQL.
+
+    There a change of a table cannot be rolled back.
+    """
+    return name in {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table)}

@@ -2,19 +2,21 @@
 
 On PostgreSQL sagas run on meanwhile. Whoever asks for a table after a change that waits for it
 waits with it, so a change waits for a moment only, lets the others pass and is tried again. Each
-revision is a transaction of its own. On SQLite all of them are one.
+revision is a transaction of its own. MariaDB and MySQL cannot roll such changes back: the tables
+that a failed attempt has made are dropped. On SQLite all revisions are one transaction.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import OperationalError
 
 HERE = Path(__file__).parent
@@ -22,11 +24,20 @@ LOCK_TIMEOUT_SECONDS = 2
 
 _PAUSE_SECONDS = 0.5
 _TRIES = 20
-_LOCK_NOT_AVAILABLE = "55P03"
-# Any number will do, as long as every version of this program uses the same one.
-_TRY_LOCK = text("SELECT pg_try_advisory_lock(20261129)")
-_UNLOCK = text("SELECT pg_advisory_unlock(20261129)")
-_WAIT_BRIEFLY = text(f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
+_LOCK_NOT_AVAILABLE = {"postgresql": "55P03", "mysql": 1205}
+# Any name will do, as long as every version of this program uses the same one.
+_TRY_LOCK = {
+    "postgresql": text("SELECT pg_try_advisory_lock(20261129)"),
+    "mysql": text("SELECT GET_LOCK(CONCAT('atalaia ', MD5(DATABASE())), 0)"),
+}
+_UNLOCK = {
+    "postgresql": text("SELECT pg_advisory_unlock(20261129)"),
+    "mysql": text("SELECT RELEASE_LOCK(CONCAT('atalaia ', MD5(DATABASE())))"),
+}
+_WAIT_BRIEFLY = {
+    "postgresql": text(f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"),
+    "mysql": text(f"SET lock_wait_timeout = {LOCK_TIMEOUT_SECONDS}"),
+}
 
 
 def configuration() -> Config:
@@ -42,12 +53,16 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
     Of several callers at once on one database, one applies them and the others find it done.
     """
-    if engine.dialect.name == "postgresql":
-        with _alone(engine):
-            _apply_online(engine, revision)
-    else:
-        with engine.begin() as connection:  # SQLite lets one writer in at a time by itself.
+    if engine.dialect.name == "sqlite":
+        with engine.begin() as connection:  # It lets one writer in at a time by itself.
             _apply(connection, revision)
+        return
+    with _alone(engine):
+        if engine.dialect.name == "postgresql":
+            _apply_online(engine, revision)
+        else:
+            with _cleared_up(engine):
+                _apply_online(engine, revision)
 
 
 def _apply(connection: Connection, revision: str) -> None:
@@ -63,18 +78,36 @@ def _apply_online(engine: Engine, revision: str) -> None:
             with _impatient(engine) as connection:
                 _apply(connection, revision)
         except OperationalError as error:
-            if not left or getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            if not left or _code(error.orig) != _LOCK_NOT_AVAILABLE[engine.dialect.name]:
                 raise
             time.sleep(_PAUSE_SECONDS)
         else:
             return
 
 
+def _code(error: Any) -> Any:
+    """Return the code of an error of psycopg or of PyMySQL."""
+    return getattr(error, "sqlstate", None) or error.args[0]
+
+
+@contextmanager
+def _cleared_up(engine: Engine) -> Iterator[None]:
+    """Drop the tables that are made within if it fails."""
+    before = set(inspect(engine).get_table_names())
+    try:
+        yield
+    except BaseException:
+        made = MetaData()
+        made.reflect(engine, only=lambda name, _: name not in before)
+        made.drop_all(engine)
+        raise
+
+
 @contextmanager
 def _impatient(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that waits for a lock for a moment only, and is closed afterwards."""
     with engine.connect() as connection:
-        connection.execute(_WAIT_BRIEFLY)
+        connection.execute(_WAIT_BRIEFLY[engine.dialect.name])
         connection.commit()
         try:
             yield connection
@@ -90,12 +123,12 @@ def _alone(engine: Engine) -> Iterator[None]:
     index that is built concurrently waits for all of those.
     """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        while not connection.scalar(_TRY_LOCK):
+        while not connection.scalar(_TRY_LOCK[engine.dialect.name]):
             time.sleep(_PAUSE_SECONDS)
         try:
             yield
         finally:
-            connection.execute(_UNLOCK)
+            connection.execute(_UNLOCK[engine.dialect.name])
 
 
 def revisions() -> list[str]:

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKeyConstraint, String, Uuid
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, Instant, Json, listed, word
+from models.base import Base, Id, Instant, Json, listed, word
 from models.states import AttemptState
 
 
@@ -24,7 +24,7 @@ class Attempt(Base):
         CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_iff_closed"),
     )
 
-    saga_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    saga_id: Mapped[UUID] = mapped_column(Id, primary_key=True)
     path: Mapped[str] = mapped_column(String(200), primary_key=True)
     no: Mapped[int] = mapped_column(primary_key=True)
     direction: Mapped[str] = mapped_column(word())

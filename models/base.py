@@ -1,7 +1,8 @@
 """The declarative base, the names of constraints, and the two column types with a meaning.
 
 Instants are aware UTC in Python and microseconds in every database. SQLite has no such type, so
-they are kept there as text of constant width, which sorts as time does.
+they are kept there as text of constant width, which sorts as time does. MariaDB and MySQL keep them
+without a zone.
 """
 
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, MetaData, String
+from sqlalchemy import DateTime, Dialect, MetaData, String, Text, Uuid
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase
-from sqlalchemy.types import JSON, TypeDecorator
+from sqlalchemy.types import JSON, TypeDecorator, TypeEngine
 
 NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -50,14 +52,23 @@ class Instant(TypeDecorator[datetime]):
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the type by which a database keeps it."""
+        if dialect.name == "mysql":
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return super().load_dialect_impl(dialect)
+
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """Return how a value is written; on SQLite in one call, as it is done for every value."""
-        return _to_text if dialect.name == "sqlite" else super().bind_processor(dialect)
+        """Return how a value is written; as text in one call, as it is done for every value."""
+        as_text = dialect.name in {"sqlite", "mysql"}
+        return _to_text if as_text else super().bind_processor(dialect)
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Callable[[Any], Any] | None:
         """Return how a value is read."""
         if dialect.name == "sqlite":
             return _from_text
+        if dialect.name == "mysql":
+            return _from_either
         return super().result_processor(dialect, coltype)
 
 
@@ -78,8 +89,25 @@ def _from_text(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-Json = JSON(none_as_null=True)
+def _from_either(value: datetime | str | None) -> datetime | None:
+    """Read an instant; one that was a parameter comes back from MariaDB and MySQL as its text."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else _from_text(value)
+
+
+Id = Uuid().with_variant(Uuid(native_uuid=False), "mysql")
+"""A UUID. Some releases of MariaDB have a type for it, and they differ in how it sorts."""
+
+
+class _LongJson(JSON):
+    """JSON as text: MySQL's own type would sort the keys and write numbers anew."""
+
+    __visit_name__ = "LONGTEXT"
+
+
+Json = JSON(none_as_null=True).with_variant(_LongJson(none_as_null=True), "mysql")
 """A JSON document, kept as it was written; Python ``None`` is SQL NULL."""
+LongText = Text().with_variant(mysql.LONGTEXT(), "mysql")
+"""Text of any length."""
 
 
 class Base(DeclarativeBase):

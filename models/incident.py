@@ -3,10 +3,11 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, Uuid, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, Instant, word
+from models.base import Base, Id, Instant, LongText, word
+from models.mysql import knows_partial_indexes, make_instead
 
 _OPEN = text("resolved_at IS NULL")
 
@@ -25,18 +26,21 @@ class Incident(Base):
             unique=True,
             postgresql_where=_OPEN,
             sqlite_where=_OPEN,
-        ),
+        ).ddl_if(callable_=knows_partial_indexes),
         Index(None, "saga_id"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    saga_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("sagas.id"))
+    saga_id: Mapped[UUID] = mapped_column(Id, ForeignKey("sagas.id"))
     path: Mapped[str] = mapped_column(String(200))
     """The step's path; empty for the saga as a whole."""
     kind: Mapped[str] = mapped_column(word(40))
-    message: Mapped[str] = mapped_column(Text)
+    message: Mapped[str] = mapped_column(LongText)
     opened_at: Mapped[datetime] = mapped_column(Instant)
     resolved_at: Mapped[datetime | None] = mapped_column(Instant)
     resolution: Mapped[str | None] = mapped_column(word(40))
     resolved_by: Mapped[str | None] = mapped_column(String(200))
-    reason: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[str | None] = mapped_column(LongText)
+
+
+make_instead(Incident.__table__, "ix_incidents_open")  # type: ignore[arg-type]

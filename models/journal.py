@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, Uuid
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, Instant, Json, word
+from models.base import Base, Id, Instant, Json, LongText, word
 
 
 class JournalEntry(Base):
@@ -23,7 +23,7 @@ class JournalEntry(Base):
     id: Mapped[int] = mapped_column(
         BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
     )
-    saga_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("sagas.id"))
+    saga_id: Mapped[UUID] = mapped_column(Id, ForeignKey("sagas.id"))
     path: Mapped[str] = mapped_column(String(200))
     """The step's path; empty for the saga itself."""
     attempt: Mapped[int]
@@ -32,7 +32,7 @@ class JournalEntry(Base):
     to_state: Mapped[str] = mapped_column(word())
     at: Mapped[datetime] = mapped_column(Instant)
     actor: Mapped[str] = mapped_column(String(200))
-    reason: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(LongText)
     row: Mapped[str | None] = mapped_column(word(8))
     """The row of the recovery table that decided, where one did."""
     details: Mapped[Any] = mapped_column(Json, nullable=True)

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Index, String, Uuid, text
+from sqlalchemy import Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, Instant, Json
+from models.base import Base, Id, Instant, Json
+from models.mysql import knows_partial_indexes, make_instead
 
 _ALIVE = text("ended_at IS NULL")
 
@@ -20,10 +21,12 @@ class Node(Base):
 
     __tablename__ = "nodes"
     __table_args__ = (
-        Index("ix_nodes_alive", "heartbeat_at", postgresql_where=_ALIVE, sqlite_where=_ALIVE),
+        Index(
+            "ix_nodes_alive", "heartbeat_at", postgresql_where=_ALIVE, sqlite_where=_ALIVE
+        ).ddl_if(callable_=knows_partial_indexes),
     )
 
-    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    id: Mapped[UUID] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
     pid: Mapped[int]
     agents: Mapped[list[Any]] = mapped_column(Json)
@@ -35,3 +38,6 @@ class Node(Base):
     swept_at: Mapped[datetime | None] = mapped_column(Instant)
     """When this node last finished a sweep; the newest over all nodes is the supervisor's pulse."""
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
+
+
+make_instead(Node.__table__, "ix_nodes_alive")  # type: ignore[arg-type]

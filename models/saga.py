@@ -4,10 +4,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint, Uuid, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, Instant, Json, listed, word
+from models.base import Base, Id, Instant, Json, listed, word
+from models.mysql import knows_partial_indexes, make_instead
 from models.states import SAGA_LIVE, SAGA_TERMINAL, SagaState
 
 
@@ -37,7 +38,7 @@ class Saga(Base):
             "id",
             postgresql_where=text(listed("state", SAGA_LIVE)),
             sqlite_where=text(listed("state", SAGA_LIVE)),
-        ),
+        ).ddl_if(callable_=knows_partial_indexes),
         Index(
             "ix_sagas_ended",
             "ended_at",
@@ -47,7 +48,7 @@ class Saga(Base):
         ),
     )
 
-    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    id: Mapped[UUID] = mapped_column(Id, primary_key=True)
     definition_id: Mapped[str] = mapped_column(ForeignKey("definitions.id"))
     workflow: Mapped[str] = mapped_column(String(200))
     key: Mapped[str | None] = mapped_column(String(200))
@@ -63,3 +64,6 @@ class Saga(Base):
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
     trace: Mapped[str | None] = mapped_column(String(55))
     """The W3C ``traceparent`` of its start; null where the starter had no trace."""
+
+
+make_instead(Saga.__table__, "ix_sagas_live")  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Uuid, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import Base, Instant, Json, listed, word
+from models.base import Base, Id, Instant, Json, listed, word
 from models.states import STEP_LIVE, STEP_SETTLED, Direction, StepState
 
 _LIVE = text(listed("state", STEP_LIVE))
@@ -46,7 +46,7 @@ class Step(Base):
         ),
     )
 
-    saga_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("sagas.id"), primary_key=True)
+    saga_id: Mapped[UUID] = mapped_column(Id, ForeignKey("sagas.id"), primary_key=True)
     path: Mapped[str] = mapped_column(String(200), primary_key=True)
     kind: Mapped[str] = mapped_column(word())
     """``agent``, or ``watch`` for a row that looks out for, and undoes, a late effect."""
@@ -69,7 +69,7 @@ class Step(Base):
     """Raised by every question; only the answer to the last one is taken."""
     asked_count: Mapped[int]
     """Questions asked about the present attempt; spaces out the asking."""
-    node_id: Mapped[UUID | None] = mapped_column(Uuid)
+    node_id: Mapped[UUID | None] = mapped_column(Id)
     pid: Mapped[int | None]
     ready_at: Mapped[datetime | None] = mapped_column(Instant)
     """First dispatch in this direction: where schedule-to-close counts from."""

@@ -20,10 +20,12 @@ from orchestration.outbox import after_commit_of
 Later = Callable[[Callable[[], None]], object]
 _IDLE = 0
 """The server's word for a connection without a transaction, as both drivers of it give it."""
+_IN_TRANSACTION = 1
+"""The bit by which MariaDB and MySQL say that there is one."""
 
 
 class Borrowed:
-    """A connection of psycopg or sqlite3, with the dialect of the store's own engine."""
+    """A connection of psycopg, sqlite3 or PyMySQL, with the dialect of the store's own engine."""
 
     def __init__(self, driver: Any, dialect: Dialect) -> None:
         self.driver = driver
@@ -34,6 +36,8 @@ class Borrowed:
         module: Any = self.dialect.loaded_dbapi
         if self.dialect.name == "sqlite":
             return module.Cursor(self.driver)
+        if self.dialect.name == "mysql":
+            return module.cursors.Cursor(self.driver)
         return _plain_cursor(module)(self.driver, row_factory=module.rows.tuple_row)
 
 
@@ -71,19 +75,22 @@ def join(
         whole: Any = session() if isinstance(session, scoped_session) else session
         if not isinstance(whole, Session):
             raise InputError(f"session: must be a Session or scoped_session, got {whole!r}")
-        return Joined(connection=_begun(whole.connection()), after_commit=after_commit_of(whole))
+        begun = _begun(dialect, whole.connection())
+        return Joined(connection=begun, after_commit=after_commit_of(whole))
     if isinstance(connection, Connection):
-        return Joined(connection=_begun(connection))
+        return Joined(connection=_begun(dialect, connection))
     if hasattr(connection, "in_atomic_block"):
         return _join_django(dialect, connection)
     return Joined(connection=_borrow(dialect, connection))
 
 
-def _begun(connection: Connection) -> Connection:
+def _begun(dialect: Dialect, connection: Connection) -> Connection | Borrowed:
     if not connection.in_transaction():
         raise InputError("connection: no transaction is open; use `with connection.begin():`")
     if _commits_by_itself(connection.dialect, connection.connection.dbapi_connection):
         raise InputError("connection: in AUTOCOMMIT every statement is a transaction of its own")
+    if connection.dialect.name != dialect.name:  # SQLAlchemy has two names for MariaDB.
+        return _borrow(dialect, connection.connection.dbapi_connection)
     return connection
 
 
@@ -120,4 +127,8 @@ def _commits_by_itself(dialect: Dialect, driver: Any) -> bool:
     if dialect.name == "sqlite":
         by_itself |= getattr(driver, "isolation_level", "") is None
         return by_itself and not getattr(driver, "in_transaction", True)
+    if dialect.name in {"mysql", "mariadb"}:
+        return bool(
+            driver.get_autocommit() and not getattr(driver, "server_status", 0) & _IN_TRANSACTION
+        )
     return bool(by_itself and driver.info.transaction_status == _IDLE)

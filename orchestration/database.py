@@ -2,15 +2,16 @@
 
 SQLite: WAL, and every transaction begins with BEGIN IMMEDIATE, so that writers queue instead of
 failing; isolation_level None hands the transaction to us (the driver's own modes either begin too
-late or make commit a no-op). PostgreSQL: READ COMMITTED, which the row locks and the guarded
-updates are made for.
+late or make commit a no-op). PostgreSQL, MariaDB and MySQL: READ COMMITTED, which the row locks and
+the guarded updates are made for.
 """
 
 import select
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Table, create_engine, event, text
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.compiler import compiles
@@ -19,10 +20,12 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from models.base import Instant, Json
 from orchestration.errors import ConfigurationError
+from orchestration.mysql import SCHEMES, open_mysql
 
 LOCK_TIMEOUT_SECONDS = 30
 POOL_SIZE = 5
 """Connections that a process keeps; when busy, it opens as many more."""
+DIALECTS = ("sqlite", "postgresql", "mysql")
 READS = "atalaia_reads"
 """Execution option of a transaction that only reads: it does not take SQLite's write lock."""
 _PRAGMAS = (
@@ -62,6 +65,13 @@ def _sqlite_now(element: _DatabaseNow, compiler: SQLCompiler, **kwargs: Any) -> 
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 
 
+@compiles(_DatabaseNow, "mysql")
+def _mysql_now(element: _DatabaseNow, compiler: SQLCompiler, **kwargs: Any) -> str:
+    """MariaDB and MySQL; it is the time at which the statement began."""
+    del element, compiler, kwargs
+    return "UTC_TIMESTAMP(6)"
+
+
 def database_now() -> ColumnElement[datetime]:
     """Return the SQL expression of the present instant."""
     return _DatabaseNow()
@@ -85,8 +95,29 @@ def _sqlite_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -
     return f"json_group_object({name}, json({document}))"
 
 
+@compiles(json_object, "mysql")
+def _mysql_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -> str:
+    """Put together as text: functions that read JSON would write its numbers and keys anew."""
+    name, document = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    pair = f"JSON_QUOTE({name}), ':', COALESCE({document}, 'null')"
+    return f"CONCAT('{{', GROUP_CONCAT({pair}), '}}')"
+
+
+def insert_unless_there(dialect: str, table: Table) -> Any:
+    """Return an insert that leaves the table alone where the row's key is taken.
+
+    MariaDB and MySQL lock the row that is there, and count it as if it were new. Their INSERT
+    IGNORE would count it right, and take bad values, too.
+    """
+    if dialect == "mysql":
+        (key,) = table.primary_key.columns
+        return mysql.insert(table).on_duplicate_key_update({key.name: key})
+    kind = sqlite if dialect == "sqlite" else postgresql
+    return kind.insert(table).on_conflict_do_nothing()
+
+
 def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> Engine:
-    """Return an engine for ``url`` (``sqlite:///…`` or ``postgresql+psycopg://…``).
+    """Return an engine for ``url`` (``sqlite:///…``, ``postgresql+psycopg://…``, ``mysql+pymysql://…``).
 
     Raises ``ConfigurationError`` for a URL that cannot be understood.
     """
@@ -97,20 +128,27 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> Engine:
         raise ConfigurationError(msg) from None
     if parsed.get_backend_name() == "sqlite":
         return _open_sqlite(url)
-    if parsed.get_backend_name() != "postgresql":
+    if parsed.get_backend_name() in SCHEMES:
+        engine = open_mysql(parsed, pool_size=pool_size, lock_timeout=LOCK_TIMEOUT_SECONDS)
+    elif parsed.get_backend_name() == "postgresql":
+        engine = _open_postgresql(parsed, pool_size)
+    else:
         name = parsed.get_backend_name()
-        msg = f"database_url: {name!r} is not supported; use sqlite or postgresql"
+        msg = f"database_url: {name!r} is not supported; use sqlite, postgresql, mariadb or mysql"
         raise ConfigurationError(msg)
-    engine = create_engine(
-        parsed.set(drivername="postgresql+psycopg"),
+    event.listen(engine, "checkout", _refuse_if_hung_up)
+    return engine
+
+
+def _open_postgresql(url: URL, pool_size: int) -> Engine:
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"),
         isolation_level="READ COMMITTED",
         paramstyle="format",  # By position, as the other drivers take them anyhow.
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_recycle=1800,
     )
-    event.listen(engine, "checkout", _refuse_if_hung_up)
-    return engine
 
 
 def promises(connection: Connection) -> dict[str, str]:
@@ -137,8 +175,9 @@ def _refuse_if_hung_up(connection: Any, record: Any, proxy: Any) -> None:
     system call; to ask the server would cost a round trip each time.
     """
     del record, proxy
+    socket = getattr(connection, "_sock", connection)  # PyMySQL itself is not one.
     looks = select.poll()
-    looks.register(connection.fileno(), select.POLLIN)
+    looks.register(socket.fileno(), select.POLLIN)
     if looks.poll(0):
         msg = "the server has closed the connection"
         raise DisconnectionError(msg)

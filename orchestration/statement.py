@@ -19,6 +19,7 @@ from sqlalchemy.types import TypeEngine
 
 from models.base import REMEMBERED
 from orchestration.borrowed import Borrowed
+from orchestration.mysql import renamed
 
 Convert = Callable[[Any], Any] | None
 MOST_PARTS = 16
@@ -135,7 +136,8 @@ def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
     try:
         return _execute(driver.cursor(), sql, parameters)
     except connection.dialect.loaded_dbapi.Error as error:
-        raise _told(connection, sql, parameters, error) from error
+        known = renamed(connection.dialect, error)
+        raise _told(connection, sql, parameters, known) from error
 
 
 def _execute(cursor: Any, sql: str, parameters: Any) -> Any:

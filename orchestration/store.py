@@ -29,11 +29,16 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
-from orchestration.database import database_now, json_object, without_transactions
+from orchestration.database import (
+    DIALECTS,
+    database_now,
+    insert_unless_there,
+    json_object,
+    without_transactions,
+)
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
 from orchestration.statement import AnyConnection, Batch, Prepared
 
@@ -184,11 +189,17 @@ class Store:
         self, connection: AnyConnection, values: Mapping[str, Any]
     ) -> bool:
         """Insert the saga row; tell whether it is new."""
-        return _ADD_SAGA[connection.dialect.name].change(connection, **values) == 1
+        dialect, key = connection.dialect.name, values["key"]
+        added = _ADD_SAGA[dialect].change(connection, **values) == 1
+        if dialect != "mysql" or key is None:
+            return added
+        there = self.saga_of_key(connection, values["workflow"], key)
+        return there is not None and bool(there.id == values["id"])
 
     def saga_of_key(self, connection: AnyConnection, workflow: str, key: str) -> Any | None:
         """Return (id, input) of the saga that was started under ``key``, or ``None``."""
-        return _OF_KEY.first(connection, called=workflow, under=key)
+        query = _OF_KEY_NOW if connection.dialect.name == "mysql" else _OF_KEY
+        return query.first(connection, called=workflow, under=key)
 
     def add_steps(
         self, connection: AnyConnection, saga_id: UUID, steps: Iterable[StepSnapshot]
@@ -315,11 +326,6 @@ def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
     return {"saga_id": saga_id, **vars(step)}
 
 
-def _upsert(dialect: str, table: Table) -> Any:
-    kind = sqlite if dialect == "sqlite" else postgresql
-    return kind.insert(table).on_conflict_do_nothing()
-
-
 @cache
 def change_step(columns: tuple[str, ...]) -> Prepared:
     """Return the guarded update of some columns of a step: only if it is what it was.
@@ -358,7 +364,7 @@ _STARTED = (
 )  # fmt: skip
 _DEFINED = ("id", "workflow", "version", "document", "created_at")
 _ADD_SAGA, _ADD_DEFINITION = (
-    {dialect: Prepared(_upsert(dialect, table), columns) for dialect in ("sqlite", "postgresql")}
+    {name: Prepared(insert_unless_there(name, table), columns) for name in DIALECTS}
     for table, columns in ((_sagas, _STARTED), (_definitions, _DEFINED))
 )
 _OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
@@ -367,11 +373,11 @@ _OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.
 _DOCUMENT = Prepared(
     select(_definitions.c.document).where(_definitions.c.id == bindparam("defined"))
 )
-_OF_KEY = Prepared(
-    select(_sagas.c.id, _sagas.c.input).where(
-        _sagas.c.workflow == bindparam("called"), _sagas.c.key == bindparam("under")
-    )
+_FIND_KEY = select(_sagas.c.id, _sagas.c.input).where(
+    _sagas.c.workflow == bindparam("called"), _sagas.c.key == bindparam("under")
 )
+_OF_KEY = Prepared(_FIND_KEY)
+_OF_KEY_NOW = Prepared(_FIND_KEY.with_for_update())
 _NEWEST = Prepared(_OF_WORKFLOW.order_by(_definitions.c.version.desc()).limit(1))
 _VERSION = Prepared(_OF_WORKFLOW.where(_definitions.c.version == bindparam("numbered")))
 _OPENED = (

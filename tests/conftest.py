@@ -1,10 +1,9 @@
 """What every test may ask for: a fresh database of each kind, and a broker of each kind.
 
-A test that takes ``database_url``, ``engine`` or ``store`` runs on SQLite and on PostgreSQL; one
-that takes ``broker_url`` runs on the embedded Valkey, on Redis and on RabbitMQ.
+A test that takes ``database_url``, ``engine`` or ``store`` runs on SQLite, PostgreSQL and MariaDB;
+one that takes ``broker_url`` runs on the embedded Valkey, on Redis and on RabbitMQ.
 """
 
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ import pytest
 import redis
 from sqlalchemy import Engine
 
-from tests.support import services
+from tests.support import databases, services
+from tests.support.mariadb import Mariadb
 from tests.support.postgres import Postgres, UnavailableError, running
 
 if TYPE_CHECKING:
@@ -70,16 +70,24 @@ def postgres_template(postgres: Postgres) -> str:
     return postgres.make_template(lay_schema)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Mariadb]:
+    """The MariaDB server that was given."""
+    server = Mariadb(services.given(services.MARIADB))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb_template(mariadb: Mariadb) -> str:
+    """The name of a MariaDB database that holds the schema and no rows."""
+    return mariadb.make_template(lay_schema)
+
+
+@pytest.fixture(params=databases.EVERY)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database with the schema and no rows, which is this test's own."""
-    if request.param == "sqlite":
-        path = tmp_path / "atalaia.db"
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
-        yield f"sqlite:///{path}"
-        return
-    server: Postgres = request.getfixturevalue("postgres")
-    with server.database(request.getfixturevalue("postgres_template")) as url:
+    with databases.fresh_database(request, tmp_path) as url:
         yield url
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import databases
 from tests.support.partners import PartnerProcess
 from tests.support.workers import Rig, partners
 
@@ -14,6 +15,13 @@ def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Pa
     """The partners of a trip; every test uses sagas of its own."""
     with partners(tmp_path_factory.mktemp("partners")) as running:
         yield running
+
+
+@pytest.fixture(params=databases.USUAL)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """As for all tests, but on MariaDB only where a test asks for it."""
+    with databases.fresh_database(request, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture

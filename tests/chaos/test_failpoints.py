@@ -7,12 +7,9 @@ trip, and then only what holds at the end decides: the saga's rows and the partn
 import contextlib
 import itertools
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,8 +20,8 @@ from models.states import SAGA_TERMINAL, SagaState
 from orchestration.events import Remedy
 from orchestration.failpoint import VARIABLE
 from orchestration.handle import Handle
+from tests.support import databases
 from tests.support.partners import PartnerProcess
-from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
 from tests.support.workers import ROOT, TRIP, Rig
 
@@ -35,7 +32,7 @@ PAIRS = list(itertools.combinations(WORKERS, 2))
 WITHIN = 60.0
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=databases.USUAL)
 def armed(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -47,7 +44,7 @@ def armed(
     points.mkdir()
     for partner in travel.values():
         partner.switch()
-    with fresh_database(request, home) as url:
+    with databases.fresh_database(request, home) as url:
         rig = Rig(url, request.getfixturevalue("embedded_broker"), home, travel)
         rig.supervisor()
         rig.beat()
@@ -66,17 +63,6 @@ def _tended(rig: Rig) -> bool:
         worker.kill()
         rig.worker("agents", concurrency=3, wait=False)
     return True
-
-
-@contextmanager
-def fresh_database(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), home / "atalaia.db")
-        yield f"sqlite:///{home / 'atalaia.db'}"
-        return
-    server: Postgres = request.getfixturevalue("postgres")
-    with server.database(request.getfixturevalue("postgres_template")) as url:
-        yield url
 
 
 def arm(rig: Rig, **actions: str) -> None:

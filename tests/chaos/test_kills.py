@@ -17,6 +17,7 @@ import redis
 from models.states import SagaState
 from orchestration.handle import Handle
 from orchestration.roster import Roster
+from tests.support import databases
 from tests.support.waiting import eventually
 from tests.support.workers import Rig
 
@@ -79,6 +80,7 @@ def assert_rescued(rig: Rig, handle: Handle) -> None:
 
 
 @pytest.mark.proves("D-07", "SAS-11", "row 3")
+@pytest.mark.parametrize("database_url", databases.EVERY, indirect=True)
 def test_a_killed_pool_child_is_being_resolved_within_a_second(rig: Rig) -> None:
     rig.worker("agents")
     handle, step = start_and_hold(rig)

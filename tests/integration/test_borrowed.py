@@ -7,10 +7,12 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+import pymysql
 import pytest
 from psycopg.rows import dict_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
+from pymysql.cursors import DictCursor
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -30,11 +32,25 @@ def core(engine: Engine) -> Core:
     return core
 
 
+class Mysql(pymysql.Connection):
+    """PyMySQL's connection, which the tests use as they use the other drivers'."""
+
+    def execute(self, statement: str) -> Any:
+        cursor = self.cursor()
+        cursor.execute(statement)
+        return cursor
+
+
 def opened(url: str, **options: Any) -> Any:
     """Return a plain connection of the driver, with the driver's own defaults."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return sqlite3.connect(parsed.database or "", **options)
+    if parsed.get_backend_name() == "mysql":
+        return Mysql(
+            host=parsed.host, port=parsed.port or 3306, user=parsed.username,
+            password=parsed.password or "", database=parsed.database, **options,
+        )  # fmt: skip
     plain = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
     return psycopg.connect(plain, **options)
 
@@ -53,7 +69,7 @@ def found(core: Core) -> tuple[int, int]:
     return orders, len(core.rows(Saga))
 
 
-# --- psycopg and sqlite3 -------------------------------------------------------------------------
+# --- psycopg, sqlite3 and PyMySQL -----------------------------------------------------------------
 
 
 @pytest.mark.proves("COL-01", "D-01")
@@ -159,7 +175,11 @@ def test_a_session_and_a_connection_at_once_are_refused(core: Core, driver: Any)
 
 
 def test_an_error_on_a_connection_is_the_drivers_own(core: Core, driver: Any) -> None:
-    errors = sqlite3.OperationalError, psycopg.errors.UndefinedTable
+    errors = (
+        sqlite3.OperationalError,
+        psycopg.errors.UndefinedTable,
+        pymysql.err.ProgrammingError,
+    )
     driver.execute("ALTER TABLE definitions RENAME TO hidden")
     with pytest.raises(errors, match="definitions"):
         core.scheduler.start("stay", connection=driver)
@@ -184,6 +204,8 @@ def test_what_the_caller_has_set_on_a_connection_does_not_matter(
         driver.row_factory = lambda cursor, row: {
             c[0]: v for c, v in zip(cursor.description, row, strict=True)
         }
+    elif database_url.startswith("mysql"):
+        driver = opened(database_url, cursorclass=DictCursor)
     else:
         driver = opened(database_url, row_factory=dict_row)
         driver.adapters.register_loader("timestamptz", Strange)

@@ -18,7 +18,9 @@ from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from migrations import run
 from migrations.run import LOCK_TIMEOUT_SECONDS
 from models.base import Base
+from models.mysql import is_compared
 from orchestration.database import open_engine
+from tests.support.mariadb import AS_LAID, HOSTILE, Mariadb
 from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
 
@@ -34,12 +36,17 @@ upgrade(open_engine(sys.argv[1]))
 pytestmark = pytest.mark.skipif(not list(VERSIONS.glob("0*.py")), reason="there is no revision yet")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Engine]]:
     """Two databases without any table, of one kind."""
     if request.param == "sqlite":
         urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
         yield from _opened(urls)
+        return
+    if request.param == "mariadb":
+        mariadb: Mariadb = request.getfixturevalue("mariadb")
+        with mariadb.database("", AS_LAID) as one, mariadb.database("", AS_LAID) as two:
+            yield from _opened([one, two])
         return
     server: Postgres = request.getfixturevalue("postgres")
     with server.database() as one, server.database() as two:
@@ -53,15 +60,39 @@ def _opened(urls: list[str]) -> Iterator[list[Engine]]:
         engine.dispose()
 
 
+def _opened_each(*urls: str) -> Iterator[Engine]:
+    for url in urls:
+        engine = open_engine(url)
+        yield engine
+        engine.dispose()
+
+
 def test_migrations_make_what_the_models_describe(empty: list[Engine]) -> None:
     migrated, modelled = empty
     run.upgrade(migrated)
     Base.metadata.create_all(modelled)
 
     with migrated.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        options = {
+            "compare_server_default": True,
+            "include_object": lambda _, name, kind, *__: is_compared(
+                connection.dialect.name, name, kind
+            ),
+        }
+        context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, Base.metadata) == []
     assert _fine_print(migrated) == _fine_print(modelled)
+
+
+def test_migrations_lay_tables_of_their_own_kind_whatever_the_database_was_made_with(
+    mariadb: Mariadb,
+) -> None:
+    with mariadb.database("", HOSTILE) as hostile, mariadb.database("", AS_LAID) as fit:
+        prints = []
+        for engine in _opened_each(hostile, fit):
+            run.upgrade(engine)
+            prints.append(_fine_print(engine))
+        assert prints[0] == prints[1]
 
 
 def _differ(engines: list[Engine], statements: list[str]) -> bool:
@@ -75,11 +106,14 @@ def _differ(engines: list[Engine], statements: list[str]) -> bool:
     return _fine_print(engines[0]) != _fine_print(engines[1])
 
 
+DROP = "DROP INDEX ix_sagas_live"
+
+
 @pytest.mark.parametrize(
     "statements",
     [
-        ["DROP INDEX ix_sagas_live"],
-        ["DROP INDEX ix_sagas_live", "CREATE INDEX ix_sagas_live ON sagas (id)"],
+        [DROP],
+        [DROP, "CREATE INDEX ix_sagas_live ON sagas (id)"],
         ["CREATE INDEX another ON steps (agent)"],
         ["ALTER TABLE sagas ADD COLUMN note VARCHAR(10)"],
     ],
@@ -88,7 +122,8 @@ def _differ(engines: list[Engine], statements: list[str]) -> bool:
 def test_the_comparison_sees_other_indexes_and_columns(
     empty: list[Engine], statements: list[str]
 ) -> None:
-    assert _differ(empty, statements)
+    of_table = f"{DROP} ON sagas" if empty[0].dialect.name == "mysql" else DROP
+    assert _differ(empty, [of_table if one == DROP else one for one in statements])
 
 
 OTHER_STATE = "ALTER TABLE sagas ADD CONSTRAINT ck_sagas_state_known CHECK (state <> '')"
@@ -353,9 +388,15 @@ def _of_table(connection: Connection, name: str) -> dict[str, Any]:
 
 
 def _validity(connection: Connection, name: str) -> list[str]:
-    """Return PostgreSQL's own words for each constraint, and whether it and each index holds."""
-    if connection.dialect.name != "postgresql":
+    """Return PostgreSQL's own words for each constraint, and whether it and each index holds.
+
+    Or MariaDB's own words for all of the table.
+    """
+    if connection.dialect.name == "sqlite":
         return []
+    if connection.dialect.name == "mysql":
+        made = connection.execute(text(f"SHOW CREATE TABLE {name}")).one()[1]
+        return sorted(line.strip(" ,") for line in made.splitlines())
     catalogue = text(
         "SELECT conname || ' ' || pg_get_constraintdef(oid) || ' ' || convalidated "
         "FROM pg_constraint WHERE conrelid = to_regclass(:name) UNION ALL "
@@ -366,6 +407,8 @@ def _validity(connection: Connection, name: str) -> list[str]:
 
 
 def _indexes(connection: Connection, name: str) -> list[str]:
+    if connection.dialect.name == "mysql":
+        return sorted(str(index) for index in inspect(connection).get_indexes(name))
     catalogue = {
         "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = :name",
         "postgresql": "SELECT indexdef FROM pg_indexes WHERE tablename = :name",

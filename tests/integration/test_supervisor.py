@@ -389,7 +389,8 @@ def test_a_sweep_that_dies_half_way_is_continued_by_the_next(
         patched.setattr(core.scheduler, "handle", dies)
         with pytest.raises(KeyboardInterrupt):
             core.supervisor.sweep()
-    assert [core.states(saga)["a"] for saga in sagas] == ["unknown", "leased", "leased"]
+    found = [saga for saga in sagas if core.states(saga)["a"] == "unknown"]
+    assert found == calls[:1]
     core.supervisor.sweep()
     assert [core.states(saga)["a"] for saga in sagas] == ["unknown"] * 3
 

@@ -28,8 +28,12 @@ from orchestration.store import Store
 from orchestration.supervisor import Supervisor
 from tasks.agent import AGENTS
 from tasks.envelope import Envelope
+from tests.support import databases
 
 Send = Callable[..., tuple[int, Any]]
+
+# The apps are written for these two.
+pytestmark = pytest.mark.parametrize("database_url", databases.USUAL, indirect=True)
 
 
 class Shop:

@@ -1,0 +1,78 @@
+"""MariaDB and MySQL through PyMySQL: opening them, and what their errors mean.
+
+READ COMMITTED, as on PostgreSQL. What a session may have been set to otherwise, by the server's
+configuration, is set here: strict mode, so that nothing is cut to size in silence; UTC; how long a
+lock is waited for; and how long the results of a saga may be when they are read as one document.
+"""
+
+from typing import Any
+
+from sqlalchemy import URL, Dialect, Engine, create_engine, event
+from sqlalchemy.engine.interfaces import ExceptionContext
+from sqlalchemy.exc import IntegrityError
+
+from models.mysql import MYSQL
+from orchestration.errors import ConfigurationError
+
+SCHEMES = frozenset({"mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"})
+_CHECK_VIOLATED = frozenset({3819, 4025})
+"""What MySQL and MariaDB say of a row that contradicts itself; PyMySQL takes it for an outage."""
+_DEADLOCK = 1213
+
+
+def open_mysql(url: URL, *, pool_size: int, lock_timeout: int) -> Engine:
+    """Return an engine; both are spoken to by the same dialect, whatever the URL calls them.
+
+    Raises ``ConfigurationError`` where the driver is not installed or is another one.
+    """
+    if url.drivername not in SCHEMES:
+        msg = f"database_url: {url.drivername!r} is not supported; use mysql+pymysql"
+        raise ConfigurationError(msg)
+    settings = {
+        "sql_mode": "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
+        "time_zone": "'+00:00'",
+        "innodb_lock_wait_timeout": lock_timeout,
+        "group_concat_max_len": 2**32 - 1,
+    }
+    given = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    try:
+        engine = create_engine(
+            url.set(drivername="mysql+pymysql"),
+            isolation_level="READ COMMITTED",
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_recycle=1800,
+            connect_args={"charset": "utf8mb4", "init_command": f"SET {given}"},
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "pymysql":
+            raise
+        msg = (
+            "database_url: MariaDB and MySQL need the driver PyMySQL; "
+            "install it with `pip install 'atalaia[mariadb]'`"
+        )
+        raise ConfigurationError(msg) from None
+    event.listen(engine, "handle_error", _rename)
+    return engine
+
+
+def renamed(dialect: Dialect, error: Any) -> Any:
+    """Return a driver's error as one of the kind that the other databases' drivers give it."""
+    if dialect.name == MYSQL and error.args[:1] and error.args[0] in _CHECK_VIOLATED:
+        return dialect.loaded_dbapi.IntegrityError(*error.args)
+    return error
+
+
+def _rename(context: ExceptionContext) -> None:
+    error = context.original_exception
+    again = renamed(context.dialect, error)
+    if again is not error:
+        raise IntegrityError(context.statement, context.parameters, again) from error
+
+
+def has_given_way(error: Any) -> bool:
+    """Tell whether a transaction was rolled back so that another one could go on.
+
+    Nothing is wrong with it then, and nothing of it is left: it is to be decided anew.
+    """
+    return getattr(error, "args", ())[:1] == (_DEADLOCK,)
