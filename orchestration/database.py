@@ -44,7 +44,16 @@ _PROMISES = {
             'fsync', 'full_page_writes', 'idle_in_transaction_session_timeout', 'lock_timeout',
             'server_version_num', 'statement_timeout', 'synchronous_commit',
             'synchronous_standby_names', 'transaction_timeout')""",
+    "mysql": """
+        SHOW VARIABLES WHERE variable_name IN (
+            'binlog_format', 'idle_transaction_timeout', 'idle_write_transaction_timeout',
+            'innodb_doublewrite', 'innodb_flush_log_at_trx_commit', 'log_bin', 'max_connections',
+            'max_statement_time', 'sync_binlog', 'version', 'wsrep_on')""",
 }
+_ENGINES = """
+    SELECT DISTINCT engine FROM information_schema.tables
+    WHERE table_schema = DATABASE() AND table_name IN ('sagas', 'steps', 'attempts', 'incidents',
+        'journal', 'nodes', 'definitions')"""
 
 
 class _DatabaseNow(FunctionElement[datetime]):
@@ -154,7 +163,10 @@ def _open_postgresql(url: URL, pool_size: int) -> Engine:
 def promises(connection: Connection) -> dict[str, str]:
     """Return the settings that decide whether what was committed is kept, as they hold for us."""
     rows = connection.execute(text(_PROMISES[connection.dialect.name]))
-    return {name: str(value) for name, value in rows}
+    found = {name: str(value) for name, value in rows}
+    if connection.dialect.name == "mysql":
+        found["engines"] = " ".join(sorted(connection.execute(text(_ENGINES)).scalars()))
+    return found
 
 
 def without_transactions(engine: Engine) -> Engine:

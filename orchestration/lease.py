@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from orchestration.errors import LeaseLostError
 from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported, Send
 from orchestration.failpoint import reach
 from orchestration.metrics import REFUSALS, count
+from orchestration.mysql import repeated
 from orchestration.retention import hold
 from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler, dispatch_of
@@ -153,18 +155,29 @@ class Leases:
         self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
     ) -> bool:
         """Take the lease, unless the step is no longer what it was."""
-        with self.store.at_once() as connection:
-            granted = self._write_grant(connection, saga_id, step, plan, node, now)
-            if granted:
-                reach("p4")
+        granted = repeated(partial(self._take_at_once, saga_id, step, plan, node, now))
         if granted and step.dispatch_count > 1:
             found = CloseIncidents(
                 path=step.path, resolution="by_itself", by=node.name, reason="a worker took it",
                 kind=UNSERVED,
             )  # fmt: skip
-            with self.store.transaction() as connection:
-                apply(connection, saga_id, [found], actor=node.name, now=now)
+            repeated(partial(self._close, saga_id, found, node, now))
         return granted
+
+    def _take_at_once(
+        self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
+    ) -> bool:
+        with self.store.at_once() as connection:
+            granted = self._write_grant(connection, saga_id, step, plan, node, now)
+            if granted:
+                reach("p4")
+        return granted
+
+    def _close(
+        self, saga_id: UUID, found: CloseIncidents, node: NodeIdentity, now: datetime
+    ) -> None:
+        with self.store.transaction() as connection:
+            apply(connection, saga_id, [found], actor=node.name, now=now)
 
     def _write_grant(
         self, connection: Connection, saga_id: UUID, step: StepSnapshot, plan: Step,

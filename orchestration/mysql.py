@@ -5,11 +5,12 @@ configuration, is set here: strict mode, so that nothing is cut to size in silen
 lock is waited for; and how long the results of a saga may be when they are read as one document.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, Dialect, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import ExceptionContext
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from models.mysql import MYSQL
 from orchestration.errors import ConfigurationError
@@ -18,6 +19,9 @@ SCHEMES = frozenset({"mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"})
 _CHECK_VIOLATED = frozenset({3819, 4025})
 """What MySQL and MariaDB say of a row that contradicts itself; PyMySQL takes it for an outage."""
 _DEADLOCK = 1213
+_TRIES = 5
+
+T = TypeVar("T")
 
 
 def open_mysql(url: URL, *, pool_size: int, lock_timeout: int) -> Engine:
@@ -38,6 +42,7 @@ def open_mysql(url: URL, *, pool_size: int, lock_timeout: int) -> Engine:
     try:
         engine = create_engine(
             url.set(drivername="mysql+pymysql"),
+            paramstyle="format",
             isolation_level="READ COMMITTED",
             pool_size=pool_size,
             max_overflow=pool_size,
@@ -70,9 +75,17 @@ def _rename(context: ExceptionContext) -> None:
         raise IntegrityError(context.statement, context.parameters, again) from error
 
 
-def has_given_way(error: Any) -> bool:
-    """Tell whether a transaction was rolled back so that another one could go on.
+def repeated(act: Callable[[], T]) -> T:
+    """Do what is one transaction, and again if it was rolled back so that another could go on.
 
-    Nothing is wrong with it then, and nothing of it is left: it is to be decided anew.
+    Nothing is wrong with it after such a deadlock, and nothing of it is left. The order of locks
+    rules deadlocks out, but for two locks that InnoDB takes by itself: of a saga's row by whoever
+    adds to its journal, and of the place of a key that two starts want at once.
     """
-    return getattr(error, "args", ())[:1] == (_DEADLOCK,)
+    for _ in range(_TRIES - 1):
+        try:
+            return act()
+        except OperationalError as error:
+            if getattr(error.orig, "args", ())[:1] != (_DEADLOCK,):
+                raise
+    return act()

@@ -48,6 +48,7 @@ from orchestration.events import (
 )
 from orchestration.failpoint import reach
 from orchestration.handle import Handle
+from orchestration.mysql import repeated
 from orchestration.plan import new_saga
 from orchestration.ports import Dispatcher, new_saga_id
 from orchestration.registry import Registry, difference
@@ -181,11 +182,14 @@ class Scheduler:
             if joined.after_commit is not None:
                 joined.after_commit(handle.publish)
             return handle
-        with self.store.transaction() as own:
-            handle, dispatches = self._start(own, workflow, input, key)
+        handle, dispatches = repeated(partial(self._start_alone, workflow, input, key))
         reach("p0")
         self.dispatcher.publish(dispatches)
         return handle
+
+    def _start_alone(self, *given: Any) -> tuple[Handle, list[Dispatch]]:
+        with self.store.transaction() as own:
+            return self._start(own, *given)
 
     def _start(
         self, connection: AnyConnection, workflow: Workflow | str, raw: Any, key: str | None
@@ -259,7 +263,9 @@ class Scheduler:
         by = actor or self.actor
         for _ in range(_TRIES):
             try:
-                done, dispatches = self._handle(saga_id, event, by, skip_locked, follow)
+                done, dispatches = repeated(
+                    partial(self._handle, saga_id, event, by, skip_locked, follow)
+                )
             except StaleWriteError:
                 continue
             reach("p2")

@@ -7,6 +7,7 @@ their parameters are converted, by the same column types as ever.
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cache, lru_cache, partial
 from itertools import chain
 from operator import itemgetter
@@ -167,11 +168,10 @@ class _Form:
 
     def __init__(self, statement: Any, columns: tuple[str, ...], dialect: Dialect) -> None:
         compiled: SQLCompiler = statement.compile(
-            dialect=dialect, column_keys=list(columns) if columns else None
+            dialect=_by_position(dialect), column_keys=list(columns) if columns else None
         )
         self.sql = str(compiled)
-        names = compiled.positiontup
-        assert names is not None, "open_engine asks every dialect for parameters by position"
+        names = compiled.positiontup or []
         bounds = {name: bound for bound, name in compiled.bind_names.items()}
         self.callables = {name: bound.callable for name, bound in bounds.items() if bound.callable}
         self.constants = {
@@ -201,6 +201,15 @@ class _Form:
         """Return rows of the driver with every value as its column's type."""
         row, reads = self.row, self.reads
         return [row(_converted(values, reads)) for values in rows]
+
+
+def _by_position(dialect: Dialect) -> Dialect:
+    """Return a dialect that takes parameters by position, as a caller's own engine may not."""
+    if dialect.positional:
+        return dialect
+    same = copy(dialect)
+    same.paramstyle, same.positional = "format", True
+    return same
 
 
 def _one_by_one(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:

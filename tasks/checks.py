@@ -151,8 +151,13 @@ def _promises(store: Store, given: Settings) -> Iterator[Finding]:
     if store.engine.dialect.name == "sqlite":
         yield from durability.sqlite(found, sqlite_file(given.database), durability.mounted())
         return
-    yield from durability.postgresql(found)
-    yield from durability.pool(_celery().conf["worker_pool"], given.concurrency, 2 * POOL_SIZE)
+    each = 2 * POOL_SIZE
+    if store.engine.dialect.name == "mysql":
+        yield from durability.mysql(found)
+        yield from durability.connections(int(found["max_connections"]), given.concurrency, each)
+    else:
+        yield from durability.postgresql(found)
+    yield from durability.pool(_celery().conf["worker_pool"], given.concurrency, each)
 
 
 def _stored(store: Store, definitions: list[Definition]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ Everything rests on that. A grant that was committed and is gone looks like a ca
 made, and is made again: the one way in which a set-up can double or lose an effect.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ import psutil
 from tasks.findings import Finding, error, note, warning
 
 LEAST_POSTGRESQL = 13
+LEAST_MYSQL = {"MariaDB": (10, 6), "MySQL": (8, 0, 17)}
+"""The first ones that skip locked rows, and that compare texts by each of their characters."""
 _SHORT_MILLISECONDS = 10_000
 _FORGOTTEN = (
     "a crash of its machine loses commits: a step that was sent looks as if it was not, "
@@ -28,6 +31,11 @@ _CUTS = {
     "transaction_timeout": "transactions that wait for a lock",
     "idle_in_transaction_session_timeout": "transactions of a busy worker",
     "lock_timeout": "whoever waits for a saga that another one writes",
+}
+_MYSQL_CUTS = {
+    "max_statement_time": "statements that wait for a lock",
+    "idle_transaction_timeout": "transactions of a busy worker",
+    "idle_write_transaction_timeout": "transactions of a busy worker",
 }
 _OVER_A_NETWORK = {
     "9p", "afs", "afpfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "glusterfs",
@@ -68,6 +76,64 @@ def postgresql(found: Mapping[str, str]) -> Iterator[Finding]:
             text = f"{name} is {milliseconds / 1000:g} s"
             why = f"it cuts {whom}; only time is lost: what was cut is decided again"
             yield _wrong(text, name, why, "set it to 10 s or more, or to 0")
+
+
+def mysql(found: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what in MariaDB's or MySQL's settings loses commits, cuts or refuses transactions."""
+    yield from _wrong_server(found)
+    name = "innodb_flush_log_at_trx_commit"
+    if found[name] != "1":
+        yield _wrong(f"{name} is {found[name]}", name, _FORGOTTEN, f"set {name} = 1{_AFTER}")
+    if found["log_bin"] == "ON":
+        yield from _wrong_log(found)
+    if found["innodb_doublewrite"] in {"OFF", "0", "DETECT_ONLY"}:
+        text = f"innodb_doublewrite is {found['innodb_doublewrite']}"
+        why = _MUST_BE_ON["full_page_writes"]
+        yield _wrong(text, "innodb_doublewrite", why, "set innodb_doublewrite = ON")
+    for name, whom in _MYSQL_CUTS.items():
+        seconds = float(found.get(name, "0"))
+        if 0 < seconds < _SHORT_MILLISECONDS / 1000:
+            why = f"it cuts {whom}; only time is lost: what was cut is decided again"
+            yield _wrong(f"{name} is {seconds:g} s", name, why, "set it to 10 or more, or to 0")
+
+
+def _wrong_server(found: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield whether it is a server, with tables, on which transactions do not hold as they must."""
+    name = "MariaDB" if "mariadb" in found["version"].lower() else "MySQL"
+    version = tuple(int(part) for part in re.findall(r"\d+", found["version"])[:3])
+    least = LEAST_MYSQL[name]
+    if version < least:
+        dotted = ".".join(map(str, least))
+        text = f"{name} {found['version']} is older than {dotted}"
+        yield error("database", text, remedy=f"upgrade it to {dotted} or later")
+    if others := set(found["engines"].split()) - {"InnoDB"}:
+        text = f"tables are kept by {', '.join(sorted(others))}, which knows no transactions"
+        yield error("database", text, remedy="ALTER TABLE … ENGINE = InnoDB for each of them")
+    if found.get("wsrep_on") == "ON":
+        why = (
+            "locks hold on one node only: writes to another one are refused when they are committed"
+        )
+        remedy = "have all of Atalaia use one node, and run `atalaia distrust` when it has changed"
+        yield _wrong("it is a Galera cluster", "wsrep_on", why, remedy)
+
+
+def _wrong_log(found: Mapping[str, str]) -> Iterator[Finding]:
+    if found["sync_binlog"] != "1":
+        text = f"log_bin is on and sync_binlog is {found['sync_binlog']}"
+        yield _wrong(text, "sync_binlog", _FORGOTTEN, f"set sync_binlog = 1{_AFTER}")
+    if found["binlog_format"] == "STATEMENT":
+        text = "binlog_format is STATEMENT, with which no transaction of ours is accepted"
+        yield error("database", text, remedy="set binlog_format = ROW, or MIXED")
+
+
+def connections(most: int, concurrency: int, each: int) -> Iterator[Finding]:
+    """Yield whether a server lets in too few for one worker and one process with threads."""
+    needed = concurrency + 1 + each
+    if most < needed:
+        text = f"max_connections is {most}; a worker and a web app open up to {needed}"
+        why = "whoever is not let in fails, and the steps are left to the supervisor"
+        remedy = f"set it to {needed} or more, and so many more for each further worker"
+        yield _wrong(text, "max_connections", why, remedy)
 
 
 def sqlite(found: Mapping[str, str], file: Path | None, mounts: list[Any]) -> Iterator[Finding]:

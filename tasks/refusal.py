@@ -4,6 +4,8 @@ Status 2: the command was refused and nothing was written. Status 1: it was unde
 Nobody is shown a traceback, or a password.
 """
 
+from typing import Any
+
 from pydantic import ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -16,8 +18,9 @@ from orchestration.settings import settings
 REFUSED = 2
 FAILED = 1
 
-_NO_TABLE_OR_COLUMN = frozenset({"42P01", "42703"})
-"""PostgreSQL's codes."""
+_NO_TABLE_OR_COLUMN = frozenset({"42P01", "42703", 1146, 1054})
+"""The codes of PostgreSQL, and of MariaDB and MySQL."""
+_PORTS = {"postgresql": 5432}
 
 
 def told(error: Exception) -> tuple[str, int]:
@@ -49,10 +52,11 @@ def _of_usage(error: TyperException) -> str:
 def of_database(error: SQLAlchemyError) -> str:
     """Return what is wrong with the database, and what to do or which setting to look at."""
     original = error.orig if isinstance(error, DBAPIError) else None
-    first = str(original or error).strip().partition("\n")[0]
+    code, said = _told_by(original)
+    first = (said or str(original or error)).strip().partition("\n")[0]
     if first.startswith(("no such table", "no such column")):
         return "the database is not migrated; run `atalaia migrate`"
-    if getattr(original, "sqlstate", None) in _NO_TABLE_OR_COLUMN:
+    if code in _NO_TABLE_OR_COLUMN:
         return "the database is not migrated; run `atalaia migrate`"
     if first == "database is locked":
         return f"the database at {place(settings().database)} is busy: another writer holds it"
@@ -61,8 +65,18 @@ def of_database(error: SQLAlchemyError) -> str:
     return f"{where} cannot be used (see {setting}): {first}"
 
 
+def _told_by(original: Any) -> tuple[Any, str]:
+    """Return the code of a driver's error, if it has one, and what PyMySQL gives beside it."""
+    match getattr(original, "args", ()):
+        case (int(code), str(said)):
+            return code, said
+        case _:
+            return getattr(original, "sqlstate", None), ""
+
+
 def place(url: str) -> str:
     """Return where a database is, without any secret."""
     parsed = make_url(url)
-    host = f"{parsed.host}:{parsed.port or 5432}/" if parsed.host else ""
+    port = parsed.port or _PORTS.get(parsed.get_backend_name(), 3306)
+    host = f"{parsed.host}:{port}/" if parsed.host else ""
     return f"{host}{parsed.database or ''}"

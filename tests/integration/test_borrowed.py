@@ -17,7 +17,9 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from models import Saga
+from orchestration import store, writer
 from orchestration.errors import InputError, StartConflictError
+from orchestration.statement import Prepared
 from tests.support.core import Core, postgres_engine
 from tests.support.postgres import Postgres
 
@@ -279,8 +281,14 @@ def _listened(scoped: Any) -> bool:
         return bool(list(session.dispatch.after_commit))
 
 
-def test_a_session_on_the_callers_own_engine_is_joined(core: Core, database_url: str) -> None:
+@pytest.mark.parametrize("compiled_before", [True, False])
+def test_a_session_on_the_callers_own_engine_is_joined(
+    core: Core, database_url: str, compiled_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = create_engine(database_url)
+    if not compiled_before:
+        for statement in every_statement(core):
+            monkeypatch.setattr(statement, "_forms", {})
     with Session(engine) as session:
         session.execute(text(ORDER))
         handle = core.scheduler.start("stay", {"n": 1}, session=session)
@@ -292,3 +300,35 @@ def test_a_session_on_the_callers_own_engine_is_joined(core: Core, database_url:
     assert core.news() == [("book", "a", 1)]
     assert isinstance(handle.saga_id, UUID)
     assert found(core) == (0, 1)
+
+
+def every_statement(core: Core) -> list[Prepared]:
+    """The statements of a start, as they are kept from one start to the next."""
+    there = [*vars(store).values(), *vars(writer).values(), *vars(core.store).values()]
+    there += [one for group in there if isinstance(group, dict) for one in group.values()]
+    return [one for one in there if isinstance(one, Prepared)]
+
+
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_a_session_on_an_engine_by_sqlalchemys_other_name_for_mariadb_is_joined(
+    core: Core, database_url: str
+) -> None:
+    engine = create_engine(database_url.replace("mysql+", "mariadb+"))
+    with Session(engine) as session:
+        session.execute(text(ORDER))
+        first = core.scheduler.start("stay", {"n": 1}, key="7", session=session)
+        again = core.scheduler.start("stay", {"n": 1}, key="7", session=session)
+        assert (again.saga_id, again.created) == (first.saga_id, False)
+        session.commit()
+    engine.dispose()
+    assert core.news() == [("book", "a", 1)]
+    assert found(core) == (1, 1)
+
+
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_a_key_that_was_taken_after_the_callers_snapshot_is_seen(core: Core, driver: Any) -> None:
+    """The default isolation of MariaDB shows a transaction what was there when it began to read."""
+    assert driver.execute("SELECT count(*) FROM sagas").fetchone() == (0,)
+    there = core.start({"n": 1}, key="7")
+    assert core.scheduler.start("stay", {"n": 1}, key="7", connection=driver).saga_id == there
+    driver.rollback()

@@ -1,4 +1,4 @@
-"""Every race, on PostgreSQL: one side is first, and the other one waits, loses and changes nothing.
+"""Every race, on PostgreSQL and MariaDB: one is first, the other waits, loses and changes nothing.
 
 A side that skips what is locked does not wait; it is through while the other still holds the lock.
 Then the order in which locks are taken, by tests that would deadlock if it were another one; and
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from models import Node, Saga, Step
 from models.states import SagaState, StepState
+from orchestration.database import open_engine
 from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import LeaseLostError, RefusedError, StartConflictError
 from orchestration.events import Done, Failed, FailureKind, Remedy
@@ -25,18 +27,27 @@ from orchestration.lease import Work
 from orchestration.signals import Absent, Applied, Closed, Conflict
 from orchestration.snapshot import StepSnapshot
 from orchestration.supervisor import Supervisor
-from tests.support.core import Core, at_once, line, postgres_engine, steps
-from tests.support.postgres import Postgres
+from tests.support import databases
+from tests.support.core import Core, at_once, line, steps
+from tests.support.mariadb import Mariadb
 from tests.support.races import RacingCore, everything, in_turn, race, wait_until_blocked
 
 BUSY = Failed(kind=FailureKind.LATER, type="Busy", message="later")
 MINUTE = timedelta(minutes=1)
 
 
+@pytest.fixture(params=databases.CONCURRENT)
+def writers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An engine on a database that lets many write at once."""
+    with databases.fresh_database(request, tmp_path) as url:
+        engine = open_engine(url)
+        yield engine
+        engine.dispose()
+
+
 @pytest.fixture
-def core(postgres: Postgres, postgres_template: str) -> Iterator[RacingCore]:
-    with postgres_engine(postgres, postgres_template) as engine:
-        yield RacingCore(engine, line("a"))
+def core(writers: Engine) -> RacingCore:
+    return RacingCore(writers, line("a"))
 
 
 def step_of(core: Core, saga: UUID) -> StepSnapshot:
@@ -372,9 +383,8 @@ EVENTS: dict[str, Callable[[Core, UUID, Work], Any]] = {
 
 
 @pytest.fixture
-def forked(postgres: Postgres, postgres_template: str) -> Iterator[RacingCore]:
-    with postgres_engine(postgres, postgres_template) as engine:
-        yield RacingCore(engine, wide("b", "a"))
+def forked(writers: Engine) -> RacingCore:
+    return RacingCore(writers, wide("b", "a"))
 
 
 def lock(connection: Connection, saga: UUID, *paths: str) -> None:
@@ -436,6 +446,26 @@ def test_a_grant_and_a_heartbeat_hold_nothing_while_they_wait_for_their_step(
             wait_until_blocked(forked, other)
             lock(connection, saga)
         other.result()
+
+
+def test_what_was_rolled_back_in_a_deadlock_is_decided_again(
+    mariadb: Mariadb, mariadb_template: str
+) -> None:
+    """InnoDB ends the one that has changed less."""
+    with mariadb.database(mariadb_template) as url, ThreadPoolExecutor(1) as thread:
+        core = RacingCore(open_engine(url), wide("b", "a"))
+        for name in "cdefgh":
+            core.join(name)
+        saga, work = busy(core)
+        with core.store.transaction() as connection:
+            connection.execute(update(Node).values(pid=2))
+            lock(connection, saga, "a")
+            other = thread.submit(core.report, work)
+            wait_until_blocked(core, other)
+            lock(connection, saga)
+        assert other.result() is None
+        assert core.states(saga) == {"a": "leased", "b": "succeeded"}
+        core.engine.dispose()
 
 
 # --- many at once, on each database --------------------------------------------------------------

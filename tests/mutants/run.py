@@ -55,7 +55,7 @@ LAYERS = {
 OTHERS = tuple(
     f"--ignore=tests/unit/test_{name}.py" for name in ("architecture", "docs", "mutants", "cli")
 )
-PORTABLE = ("-x", "-k", "not postgres")
+PORTABLE = ("-x", "-k", "not postgres and not mariadb")
 QUIET = ("-q", "-p", "no:cacheprovider", "-p", "xdist", "-p", "pytest_timeout", "--tb=line")
 HEAVY = (
     "alembic.command", "hypothesis.stateful", "psycopg", "pydantic_settings", "redis",
@@ -161,7 +161,7 @@ def ask(mutant: Mutant, layer: str) -> list[str]:
 
 
 def _where(mutant: Mutant) -> tuple[str, ...]:
-    return ("-x",) if mutant.postgres else PORTABLE
+    return ("-x", "-k", "not mariadb") if mutant.postgres else PORTABLE
 
 
 def forked(copy: Path, find: Callable[[], list[str]]) -> list[str]:

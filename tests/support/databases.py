@@ -11,6 +11,8 @@ from tests.support.mariadb import Mariadb
 from tests.support.postgres import Postgres
 
 EVERY = ("sqlite", "postgres", "mariadb")
+CONCURRENT = ("postgres", "mariadb")
+"""Those that let many write at once."""
 USUAL = ("sqlite", "postgres")
 """Where a test takes long and another database would show no more."""
 

@@ -57,6 +57,66 @@ def test_a_server_that_is_too_old_is_an_error(version: str, told: bool) -> None:
     assert [finding.level for finding in found] == [Level.ERROR] * told
 
 
+GOOD_MYSQL = {
+    "version": "10.11.19-MariaDB-0+deb12u1",
+    "engines": "InnoDB",
+    "binlog_format": "MIXED",
+    "innodb_doublewrite": "ON",
+    "innodb_flush_log_at_trx_commit": "1",
+    "log_bin": "ON",
+    "sync_binlog": "1",
+    "max_statement_time": "0.000000",
+}
+
+
+@pytest.mark.parametrize(
+    "besides", [{}, {"log_bin": "OFF", "sync_binlog": "0"}, {"version": "8.4.3"}]
+)
+def test_mariadb_and_mysql_that_wait_for_the_disk_keep_what_they_have_committed(
+    besides: dict[str, str],
+) -> None:
+    assert list(durability.mysql(GOOD_MYSQL | besides)) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("innodb_flush_log_at_trx_commit", "2"),
+        ("sync_binlog", "0"),
+        ("innodb_doublewrite", "OFF"),
+        ("max_statement_time", "2.500000"),
+        ("idle_transaction_timeout", "9"),
+        ("idle_write_transaction_timeout", "1"),
+        ("wsrep_on", "ON"),
+    ],
+)
+def test_each_setting_of_mariadb_that_loses_or_cuts_is_told(setting: str, value: str) -> None:
+    (finding,) = durability.mysql(GOOD_MYSQL | {setting: value})
+    assert (finding.level, finding.setting) == (Level.WARNING, setting)
+    assert finding.why
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": "10.5.28-MariaDB"},
+        {"version": "8.0.16"},
+        {"engines": "InnoDB MyISAM"},
+        {"binlog_format": "STATEMENT"},
+    ],
+)
+def test_a_mariadb_on_which_transactions_do_not_hold_is_an_error(wrong: dict[str, str]) -> None:
+    (finding,) = durability.mysql(GOOD_MYSQL | wrong)
+    assert finding.level is Level.ERROR
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(("most", "told"), [(18, True), (19, False)])
+def test_a_server_that_lets_in_too_few_is_told(most: int, told: bool) -> None:
+    assert len(list(durability.connections(most, concurrency=8, each=10))) == told
+
+
 @pytest.mark.parametrize(
     ("journal", "synchronous", "settings"),
     [

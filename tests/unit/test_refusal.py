@@ -2,6 +2,7 @@ import sqlite3
 from collections.abc import Iterator
 
 import psycopg.errors
+import pymysql
 import pytest
 import typer
 from pydantic import ValidationError
@@ -56,6 +57,17 @@ def test_what_postgresql_does_not_find_is_not_migrated(kind: type[psycopg.Error]
     assert of_database(ProgrammingError("SELECT 1", {}, kind("gone"))) == MIGRATE
 
 
+@pytest.mark.parametrize("code", [1146, 1054])
+def test_what_mariadb_does_not_find_is_not_migrated(code: int) -> None:
+    assert of_database(ProgrammingError("SELECT 1", {}, pymysql.err.Error(code, "gone"))) == MIGRATE
+
+
+@pytest.mark.usefixtures("_secret_database")
+def test_of_what_pymysql_raises_only_the_words_are_told() -> None:
+    error = OperationalError("", {}, pymysql.err.OperationalError(2003, "no route to host"))
+    assert of_database(error).endswith(": no route to host")
+
+
 @pytest.mark.usefixtures("_secret_database")
 @pytest.mark.parametrize(
     "error", [operational("connection refused\nmore"), SQLAlchemyError("pool is empty")]
@@ -76,6 +88,7 @@ def test_a_busy_database_is_called_busy() -> None:
     [
         ("sqlite:////var/lib/atalaia.db", "/var/lib/atalaia.db"),
         ("postgresql://ada:geheim@db:6543/atalaia?password=geheim", "db:6543/atalaia"),
+        ("mariadb://ada:geheim@db/atalaia", "db:3306/atalaia"),
     ],
 )
 def test_a_place_holds_no_secret(url: str, shown: str) -> None:
