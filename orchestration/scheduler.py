@@ -161,8 +161,8 @@ class Scheduler:
     ) -> Handle:
         """Start a saga and return its handle.
 
-        With ``session`` (SQLAlchemy's) or ``connection`` (Django's, of SQLAlchemy Core, of psycopg
-        or of sqlite3), everything is written in the caller's own open transaction, so that it
+        With ``session`` (SQLAlchemy's) or ``connection`` (Django's, of SQLAlchemy Core, of psycopg,
+        sqlite3 or PyMySQL), everything is written in the caller's own open transaction, so that it
         commits or rolls back together with the caller's rows. A session and Django send the first
         messages after the commit; of the others nobody else hears, so the caller calls
         ``handle.publish()`` then, or the supervisor sends them some seconds later.

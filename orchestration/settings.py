@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     home: Path = Path(".atalaia")
     """Where the embedded stack keeps its files."""
     database_url: str | None = None
-    """``sqlite:///…`` or ``postgresql+psycopg://…``; unset: SQLite in ``home``."""
+    """``sqlite:///…``, ``postgresql+psycopg://…``, ``mysql+pymysql://…``; unset: in ``home``."""
     broker_url: str | None = None
     """``redis://…``, ``sentinel://…`` or ``amqp://…``; unset: the embedded broker in ``home``."""
     broker_master: str | None = None
