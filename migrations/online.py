@@ -14,13 +14,19 @@ def create_index(name: str, table: str, columns: list[str], **more: Any) -> None
     MySQL let others write by themselves.
     """
     if op.get_bind().dialect.name != "postgresql":
-        op.create_index(name, table, columns, **more)
+        if not on_mysql() or name not in _indexes(table):
+            op.create_index(name, table, columns, **more)
         return
     with op.get_context().autocommit_block():
         # It waits for transactions that began before it, and nobody waits for it meanwhile.
         op.execute("SET lock_timeout = 0")
         op.drop_index(name, postgresql_concurrently=True, if_exists=True)
         op.create_index(name, table, columns, postgresql_concurrently=True, **more)
+
+
+def _indexes(table: str) -> set[str | None]:
+    """Return the indexes that are there, as after a revision that was cut off."""
+    return {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}
 
 
 def on_mysql() -> bool:

@@ -350,6 +350,21 @@ def test_a_failing_revision_leaves_nothing_behind(
     assert set(inspect(empty[0]).get_table_names()) <= {"alembic_version"}
 
 
+@pytest.mark.parametrize("empty", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("reached", run.revisions()[:-1])
+def test_a_revision_that_was_cut_off_after_its_change_is_finished(
+    empty: list[Engine], reached: str
+) -> None:
+    """A change of a table cannot be rolled back there."""
+    run.upgrade(empty[0])
+    before = _fine_print(empty[0])
+    with empty[0].begin() as connection:
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{reached}'")
+    run.upgrade(empty[0])
+    assert run.current(empty[0]) == run.revisions()[-1]
+    assert _fine_print(empty[0]) == before
+
+
 def test_revisions_are_numbered_without_a_gap() -> None:
     numbers = sorted(path.name[:4] for path in VERSIONS.glob("0*.py"))
     assert numbers == [f"{number:04d}" for number in range(1, len(numbers) + 1)]
