@@ -1,0 +1,275 @@
+"""Measure what a step costs each resource.
+
+Counts and processor seconds are measured, which a busy machine changes little; wall times are not.
+
+Usage: ``python -m benchmarks.costs [--sagas N] [--json FILE]``: about two minutes. PostgreSQL and
+Redis are started for the run, so that all that their servers count is Atalaia's. What passes while
+nothing is started is taken off. ``benchmarks.scaling`` reckons with ``benchmarks/costs.json``.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from benchmarks.bout import STEPS, writes_of
+from benchmarks.contestants.atalaia import INLINE, PREFORK
+from benchmarks.contestants.base import Contestant, NotMeasuredError, Running, running
+from benchmarks.measure import megabytes, processor_seconds, with_children
+from benchmarks.places import Places, open_places, plain
+from models.states import StepState
+from orchestration import due
+from orchestration.database import open_engine
+from orchestration.ports import SilentDispatcher
+from orchestration.registry import registry
+from orchestration.scheduler import Scheduler
+from orchestration.store import Store
+from orchestration.supervisor import Supervisor
+
+KEPT = Path(__file__).with_name("costs.json")
+TABLES = ("sagas", "steps", "attempts", "journal")
+LIVE = 2_000
+"""So many sagas are under way when a sweep that finds nothing is measured."""
+TOGETHER = 50
+"""So many sagas are under way at once: none waits so long that its message is sent again."""
+SWEEPS = 50
+DUE = 600
+"""So many rows are due when sweeps that act are measured."""
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What has been used so far; differences of two are what a stretch of time has used."""
+
+    workers: float
+    """Processor seconds of the workers, the supervisor's worker and beat."""
+    client: float
+    postgresql: float
+    """Processor seconds of the whole server, those that have ended included."""
+    redis: float
+    commands: float
+    redis_bytes: float
+    wal_bytes: float
+
+    def less(self, other: "Counters", times: float = 1.0) -> "Counters":
+        """Return what remains when so many times ``other`` is taken off."""
+        mine, theirs = vars(self), vars(other)
+        return Counters(**{name: mine[name] - times * theirs[name] for name in mine})
+
+
+def counters(found: Running) -> Counters:
+    """Read all counters of a running contestant and of its servers."""
+    places = found.places
+    stats: Any = places.redis.info("all")
+    asked = sum(value["calls"] for name, value in stats.items() if name.startswith("cmdstat_"))
+    return Counters(
+        workers=processor_seconds(found.processes()),
+        client=found.client_seconds,
+        postgresql=_server_seconds(places) - _looking(places, found.database),
+        redis=stats["used_cpu_user"] + stats["used_cpu_sys"],
+        commands=asked,
+        redis_bytes=stats["total_net_input_bytes"] + stats["total_net_output_bytes"],
+        wal_bytes=float(places.ask("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")),
+    )
+
+
+def _server_seconds(places: Places) -> float:
+    postmaster = psutil.Process(places.administrator.info.backend_pid).parent()
+    assert postmaster is not None
+    return processor_seconds(with_children([postmaster.pid]))
+
+
+def _looking(places: Places, database: str) -> float:
+    """Return what the backend has used through which the client looks whether all is done."""
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name = 'bench-look'"
+    )
+    return processor_seconds([psutil.Process(places.ask(query, database))])
+
+
+def costs_of(contestant: Contestant, places: Places, sagas: int, idle: float) -> dict[str, Any]:
+    """Return what a saga of three steps costs, and what a second costs in which none is started."""
+    with running(contestant, places) as found:
+        found.start()
+        began, first = time.monotonic(), counters(found)
+        time.sleep(idle)
+        waited, before = time.monotonic() - began, counters(found)
+        sizes = _sizes(found)
+        began = time.monotonic()
+        for _ in range(sagas // TOGETHER):
+            found.submit(TOGETHER)
+            if not found.wait():
+                raise NotMeasuredError("not all of its sagas were done in time")
+        lasted, after = time.monotonic() - began, counters(found)
+        resting = before.less(first)
+        used = after.less(before).less(resting, lasted / waited)
+        grown = {name: size - sizes[name] for name, size in _sizes(found).items()}
+        connections, memory = _backends(places, found.database)
+        found.stop()  # Its client reads in a transaction that stays open.
+        compact = _compact(found)
+    return {
+        "for_each_saga": {name: value / sagas for name, value in vars(used).items()}
+        | writes_of(contestant, places, 3 * TOGETHER),
+        "for_each_idle_second": {name: value / waited for name, value in vars(resting).items()},
+        "bytes_for_each_saga": {name: size / sagas for name, size in grown.items()},
+        "compact_bytes_for_each_saga": compact,
+        "connections": connections,
+        "backend_megabytes": memory,
+    }
+
+
+def _sizes(found: Running) -> dict[str, int]:
+    """Return the bytes of each table with its indexes and its long values."""
+    with psycopg.connect(found.environment["BENCH_DATABASE_URL"]) as connection:
+        asked = ((name, connection.execute(_SIZE, [name]).fetchone()) for name in TABLES)
+        return {name: row[0] if row else 0 for name, row in asked}
+
+
+_SIZE = "SELECT pg_total_relation_size(%s::regclass)"
+
+
+def _compact(found: Running) -> Figures:
+    """Return the same for each saga, once nothing is left in them but the rows."""
+    with psycopg.connect(found.environment["BENCH_DATABASE_URL"], autocommit=True) as connection:
+        for name in TABLES:
+            connection.execute(f"VACUUM FULL {name}")
+        row = connection.execute("SELECT count(*) FROM sagas").fetchone()
+    assert row is not None
+    return {name: size / row[0] for name, size in _sizes(found).items()}
+
+
+def _backends(places: Places, database: str) -> tuple[int, float]:
+    """Return how many sessions the database has, and the memory of each in MiB."""
+    backends = with_children(places.ask(_SESSIONS, database))
+    return len(backends), megabytes(backends) / len(backends)
+
+
+_SESSIONS = """
+    SELECT array_agg(pid) FROM pg_stat_activity
+    WHERE datname = %s AND backend_type = 'client backend' AND application_name <> 'bench-look'
+"""
+
+
+# --- sweeps --------------------------------------------------------------------------------------
+
+
+def sweep_costs(places: Places) -> Figures:
+    """Return the processor milliseconds of a sweep, and of each row that one acts on.
+
+    Those of the sweeping process and of its backend are apart.
+    """
+    told: Figures = {}
+    with _supervisor(places) as (supervisor, connection):
+        backend = psutil.Process(supervisor.backend)
+
+        def measure(name: str, act: Callable[[], int]) -> None:
+            theirs, mine = processor_seconds([backend]), time.process_time()
+            number = act()
+            told[f"{name}_process_ms"] = (time.process_time() - mine) * 1000 / number
+            told[f"{name}_postgresql_ms"] = (processor_seconds([backend]) - theirs) * 1000 / number
+
+        measure("quiet", supervisor.sweep_in_vain)
+        for _ in range(LIVE):
+            supervisor.scheduler.start("noop")
+        connection.execute("UPDATE steps SET wake_at = 'infinity' WHERE wake_at IS NOT NULL")
+        connection.execute("ANALYZE")
+        measure(f"quiet_with_{LIVE}_live", supervisor.sweep_in_vain)
+        for name, state in (("retry", StepState.RETRYING), ("undelivered", StepState.DISPATCHED)):
+            connection.execute(_MAKE_DUE, [state, DUE])
+            measure(f"{name}_row", lambda: supervisor.sweep_until(DUE))
+    return told
+
+
+_MAKE_DUE = """
+    UPDATE steps SET state = %s, wake_at = clock_timestamp() - interval '1 second'
+    WHERE (saga_id, path) IN
+        (SELECT saga_id, path FROM steps WHERE wake_at = 'infinity' LIMIT %s)
+"""
+
+
+class _Sweeping(Supervisor):
+    """A supervisor of the steps that do nothing, on one connection, which rings for nobody."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(Scheduler(store, SilentDispatcher(), registry), SilentDispatcher())
+        self.scheduler.register_definitions()
+        with store.transaction() as connection:
+            driver: Any = connection.connection.dbapi_connection
+            self.backend: int = driver.info.backend_pid
+
+    def sweep_in_vain(self) -> int:
+        """Sweep some times, each time as if the first batch of the live sagas came next."""
+        for _ in range(SWEEPS):
+            self._looked_until = due.FIRST
+            self.sweep()
+        return SWEEPS
+
+    def sweep_until(self, number: int) -> int:
+        """Sweep until so many rows were acted on; return how many were."""
+        done = 0
+        while done < number:
+            done += self.sweep().counts.total()
+        return done
+
+
+@contextmanager
+def _supervisor(places: Places) -> Iterator[tuple[_Sweeping, "psycopg.Connection[Any]"]]:
+    from benchmarks.programs.atalaia import noop  # noqa: PLC0415 - it declares agents, too
+
+    registry.add_workflow(noop)
+    with (
+        places.database(laid=True) as url,
+        psycopg.connect(plain(url), autocommit=True) as connection,
+    ):
+        engine = open_engine(url)
+        try:
+            yield _Sweeping(Store(engine)), connection
+        finally:
+            engine.dispose()
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Measure and tell."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # What was started is ended then, too.
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sagas", type=int, default=1000, help="sagas that are counted")
+    parser.add_argument("--idle", type=float, default=15.0, help="seconds in which none is started")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="keep the figures")
+    wanted = parser.parse_args()
+    os.environ.pop("ATALAIA_TEST_POSTGRES_URL", None)
+    with open_places(None) as places:
+        found = {"conditions": places.conditions(), "sagas": wanted.sagas, "steps": STEPS}
+        for name, contestant in (("messages", PREFORK), ("inline", INLINE)):
+            found[name] = costs_of(contestant, places, wanted.sagas, wanted.idle)
+        found["sweep"] = sweep_costs(places)
+    told = json.dumps(rounded(found), indent=2) + "\n"
+    if wanted.json:
+        wanted.json.write_text(told)
+    print(told, end="")
+    return 0
+
+
+def rounded(value: Any) -> Any:
+    """Return the figures with four digits that count."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
