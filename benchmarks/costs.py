@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,9 @@ def sweep_costs(places: Places) -> Figures:
         for name, state in (("retry", StepState.RETRYING), ("undelivered", StepState.DISPATCHED)):
             connection.execute(_MAKE_DUE, [state, DUE])
             measure(f"{name}_row", lambda: supervisor.sweep_until(DUE))
+        for statement in _END_ALL:
+            connection.execute(statement)
+        measure("purged_saga", supervisor.purge)
     return told
 
 
@@ -197,6 +201,19 @@ _MAKE_DUE = """
     WHERE (saga_id, path) IN
         (SELECT saga_id, path FROM steps WHERE wake_at = 'infinity' LIMIT %s)
 """
+
+
+_END_ALL = (
+    "UPDATE steps SET state = 'succeeded', wake_at = NULL, settled_at = '2000-01-01'",
+    "UPDATE sagas SET state = 'completed', wake_at = NULL, ended_at = '2000-01-01'",
+    """
+    INSERT INTO attempts
+        (saga_id, path, no, direction, incarnation, state, node, pid, granted_at, ended_at)
+    SELECT saga_id, path, 1, direction, 0, 'succeeded', 'one', 1, '2000-01-01', '2000-01-01'
+    FROM steps
+    """,
+    "ANALYZE",
+)
 
 
 class _Sweeping(Supervisor):
@@ -221,6 +238,14 @@ class _Sweeping(Supervisor):
         done = 0
         while done < number:
             done += self.sweep().counts.total()
+        return done
+
+    def purge(self) -> int:
+        """Delete what has ended, as the sweeps do; return how many sagas."""
+        self.keep_ended = timedelta(days=30)
+        done = 0
+        while purged := self.sweep_past_retention():
+            done += purged
         return done
 
 
