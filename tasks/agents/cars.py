@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-from orchestration import Answer
 from orchestration.workflows.trip import Booking, TripRequest
 from tasks.agent import Call, agent
 from tasks.agents.partner import Partner
@@ -35,19 +34,4 @@ def book(call: Call[TripRequest]) -> Booking:
     return booking
 
 
-@book.probe(staleness=timedelta(seconds=2))
-def find(call: Call[TripRequest]) -> Answer:
-    """Ask the partner what became of the booking."""
-    return cars.find(call, _order(call))
-
-
-@book.close
-def void(call: Call[TripRequest]) -> Answer:
-    """Have the partner refuse the booking from now on, unless it was made already."""
-    return cars.close(call, _order(call))
-
-
-@book.compensation(closes_key=True)
-def cancel(call: Call[TripRequest], _booking: Booking | None) -> None:
-    """Cancel by the booking's key, which works whether or not its reference was ever learnt."""
-    cars.cancel(call)
+cars.settles(book, _order)

@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-from orchestration import Answer
 from orchestration.workflows.trip import Receipt, TripRequest
 from tasks.agent import Call, agent
 from tasks.agents.partner import Partner
@@ -34,13 +33,4 @@ def receipt(call: Call[TripRequest]) -> Receipt:
     return sent
 
 
-@receipt.probe(staleness=timedelta(seconds=2))
-def find(call: Call[TripRequest]) -> Answer:
-    """Ask the partner whether the receipt was sent."""
-    return mail.find(call, _order(call))
-
-
-@receipt.close
-def void(call: Call[TripRequest]) -> Answer:
-    """Have the partner refuse the receipt from now on, unless it was sent already."""
-    return mail.close(call, _order(call))
+mail.settles(receipt, _order, undoes=False)

@@ -24,17 +24,21 @@ from orchestration import (
     Unclear,
 )
 from orchestration.failpoint import reach
-from tasks.agent import Call
+from tasks.agent import Agent, Call
 from tasks.agents.meaning import code, understand
 
 LONGEST_WAIT = timedelta(seconds=30)
 """No answer is awaited longer than this, however much time is left."""
 SHORTEST_WAIT = timedelta(milliseconds=50)
 """With less than this nothing is sent: the answer could not be used."""
+STALENESS = timedelta(seconds=2)
+"""How far behind the truth a partner's answer to a question may be."""
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 Read = Callable[[dict[str, Any]], Any]
 """Makes an agent's result of what a partner says about an order."""
+Describe = Callable[[Call[Any]], Mapping[str, Any]]
+"""Makes an order of a call: always the same one, so that one key always means one request."""
 
 
 class TravelSettings(BaseSettings):
@@ -62,6 +66,27 @@ class Partner:
     def __init__(self, service: str, read: Read) -> None:
         self._service = service
         self._read = read
+
+    def settles(self, agent: Agent, describe: Describe, *, undoes: bool = True) -> None:
+        """Declare for an agent whose action is `order` how a doubt about it ends, and how to undo.
+
+        The probe asks by the order's key. The close has the partner refuse that key from now on.
+        The compensation cancels by the same key, whether or not the result was ever learnt.
+        """
+
+        @agent.probe(staleness=STALENESS)
+        def find(call: Call[Any]) -> Answer:
+            return self.find(call, describe(call))
+
+        @agent.close
+        def void(call: Call[Any]) -> Answer:
+            return self.close(call, describe(call))
+
+        def undo(call: Call[Any], _result: Any) -> None:
+            self.cancel(call)
+
+        if undoes:
+            agent.compensation(closes_key=True)(undo)
 
     def order(self, call: Call[Any], body: Mapping[str, Any]) -> Any:
         """Place an order under the call's key and return the agent's result."""

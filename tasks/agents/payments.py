@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-from orchestration import Answer
 from orchestration.workflows.trip import Charge, TripRequest
 from tasks.agent import Call, agent
 from tasks.agents.partner import Partner
@@ -37,19 +36,4 @@ def charge(call: Call[TripRequest]) -> Charge:
     return charged
 
 
-@charge.probe(staleness=timedelta(seconds=2))
-def find(call: Call[TripRequest]) -> Answer:
-    """Ask the partner what became of the charge."""
-    return payments.find(call, _order(call))
-
-
-@charge.close
-def void(call: Call[TripRequest]) -> Answer:
-    """Have the partner refuse the charge from now on, unless it was made already."""
-    return payments.close(call, _order(call))
-
-
-@charge.compensation(closes_key=True)
-def refund(call: Call[TripRequest], _charged: Charge | None) -> None:
-    """Give the money back by the charge's key, or make sure that it is never taken."""
-    payments.cancel(call)
+payments.settles(charge, _order)
