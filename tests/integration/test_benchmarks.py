@@ -3,6 +3,7 @@
 They run on a broker of their own, because a bout empties its broker.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import report
+from benchmarks import costs, report
 from benchmarks.bout import Size, bout, writes_of
 from benchmarks.contestants import ALL, PEERS, QUICK, SHAPES, base
 from benchmarks.contestants.atalaia import INLINE, PREFORK, TOGETHER
@@ -191,3 +192,20 @@ def test_nothing_is_left_running(places: Places) -> None:
         assert len(processes) == 3  # The worker and its two children.
     _, alive = psutil.wait_procs(processes, timeout=5)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.slow
+def test_a_saga_costs_as_many_commands_and_commits_as_the_document_says(places: Places) -> None:
+    kept = json.loads(costs.KEPT.read_text())["messages"]["for_each_saga"]
+    found = costs.costs_of(PREFORK, places, sagas=costs.TOGETHER, idle=2)["for_each_saga"]
+    for name in ("commands", "commits_per_saga"):
+        assert found[name] == pytest.approx(kept[name], rel=0.15), name
+
+
+def test_of_two_runs_the_lesser_processor_times_are_kept() -> None:
+    before = {"for_each_saga": {"workers": 1.0, "commands": 29.0}, "sweep": {"row_process_ms": 2.0}}
+    now = {"for_each_saga": {"workers": 2.0, "commands": 30.0}, "sweep": {"row_process_ms": 1.0}}
+    assert costs.least(before, now) == {
+        "for_each_saga": {"workers": 1.0, "commands": 30.0},
+        "sweep": {"row_process_ms": 1.0},
+    }
