@@ -108,7 +108,7 @@ def list_sagas(
 def count_sagas(connection: Connection) -> dict[str, int]:
     """Return how many sagas there are in each state."""
     query = select(_sagas.c.state, func.count()).group_by(_sagas.c.state)
-    return dict(connection.execute(query).tuples().all())
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def left_behind(connection: Connection, known: Collection[str]) -> list[Row[Any]]:

@@ -1,6 +1,5 @@
 """Two databases run one load: each saga in one of them, each database with its own supervisor."""
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,30 +18,25 @@ from orchestration.database import open_engine
 from orchestration.errors import NotFoundError, StartConflictError
 from orchestration.shards import Shards
 from tasks.shards import open_shard
-from tests.support import envelope_agents
+from tests.support import databases, envelope_agents
 from tests.support.bench import Bench
-from tests.support.core import postgres_engine
 
 NAMES = ("east", "west")
 KEYS = [f"order-{number}" for number in range(40)]
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=databases.EVERY)
 def engines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Engine]]:
     """Two databases of a kind."""
-    if request.param == "sqlite":
-        template = request.getfixturevalue("sqlite_template")
-        files = [shutil.copy(template, tmp_path / f"{name}.db") for name in NAMES]
-        found = [open_engine(f"sqlite:///{file}") for file in files]
-        yield found
-        for engine in found:
-            engine.dispose()
-        return
-    server = request.getfixturevalue("postgres")
-    template = request.getfixturevalue("postgres_template")
     with ExitStack() as stack:
-        yield [stack.enter_context(postgres_engine(server, template)) for _ in NAMES]
+        found = []
+        for name in NAMES:
+            (folder := tmp_path / name).mkdir()
+            url = stack.enter_context(databases.fresh_database(request, folder))
+            found.append(open_engine(url))
+            stack.callback(found[-1].dispose)
+        yield found
 
 
 @pytest.fixture
