@@ -123,9 +123,9 @@ class Retention:
     def overdue(self, age: timedelta) -> datetime | None:
         """Return the same, or ``None`` if no saga ended that long ago."""
         with self.store.reading() as connection:
-            oldest = _OLDEST.all(connection)[0].ended_at
+            oldest = _OLDEST.first(connection)
             before = self.store.time(connection) - age
-        return before if oldest is not None and oldest <= before else None
+        return before if oldest is not None and oldest.ended_at <= before else None
 
     def count(self, asked: Asked) -> int:
         """Return how many sagas are meant, those that will be kept among them."""
@@ -255,9 +255,8 @@ def _meant(query: Select[Any], asked: Asked) -> Select[Any]:
     return query
 
 
-_OLDEST = Prepared(
-    select(func.min(_sagas.c.ended_at).label("ended_at")).where(_sagas.c.ended_at.is_not(None))
-)
+_ENDED = select(_sagas.c.ended_at).where(_sagas.c.ended_at.is_not(None))
+_OLDEST = Prepared(_ENDED.order_by(_sagas.c.ended_at).limit(1))
 _SAGAS = bindparam("sagas", expanding=True, type_=_sagas.c.id.type)
 _ASKED = (
     select(_incidents.c.id)

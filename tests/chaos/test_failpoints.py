@@ -107,6 +107,15 @@ def test_one_fault_at_a_boundary(armed: Rig, point: str, action: str) -> None:
     assert armed_still(armed) == []
 
 
+@pytest.mark.proves("REC-06", "INV-1", "INV-2")
+@pytest.mark.parametrize("armed", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("point", WORKERS)
+def test_a_crash_at_a_boundary_on_mariadb(armed: Rig, point: str) -> None:
+    arm(armed, **{point: "crash"})
+    assert_ends_well(armed, armed.start_trip())
+    assert armed_still(armed) == []
+
+
 @pytest.mark.proves("D-12")
 @pytest.mark.parametrize("point", WORKERS)
 def test_a_pause_at_a_boundary(armed: Rig, point: str) -> None:

@@ -102,6 +102,7 @@ def test_a_killed_worker_is_being_resolved_within_two_seconds_of_its_restart(rig
 
 
 @pytest.mark.proves("D-07", "SUP-02", "SUP-05")
+@pytest.mark.parametrize("database_url", databases.EVERY, indirect=True)
 def test_a_machine_that_is_gone_is_being_resolved_within_ten_seconds(rig: Rig) -> None:
     rig.supervisor()
     rig.beat()

@@ -351,15 +351,12 @@ def test_a_failing_revision_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("empty", ["mariadb"], indirect=True)
-@pytest.mark.parametrize("reached", run.revisions()[:-1])
-def test_a_revision_that_was_cut_off_after_its_change_is_finished(
-    empty: list[Engine], reached: str
-) -> None:
+def test_a_revision_that_was_cut_off_after_its_change_is_finished(empty: list[Engine]) -> None:
     """A change of a table cannot be rolled back there."""
     run.upgrade(empty[0])
     before = _fine_print(empty[0])
     with empty[0].begin() as connection:
-        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{reached}'")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     run.upgrade(empty[0])
     assert run.current(empty[0]) == run.revisions()[-1]
     assert _fine_print(empty[0]) == before
