@@ -20,7 +20,7 @@ from orchestration.registry import load_module, load_workflows, registry
 from orchestration.roster import Roster
 from orchestration.settings import Settings, settings
 from orchestration.store import Store
-from tasks import durability
+from tasks import durability, pools
 from tasks.brokers import answers
 from tasks.embedded import EmbeddedBroker
 from tasks.findings import Finding, error, ok, warning
@@ -86,6 +86,8 @@ def _broker(given: Settings, definitions: list[Definition]) -> Iterator[Finding]
     recorded = EmbeddedBroker.recorded_url(given.home / "broker")
     url = given.broker_url or recorded
     yield from transport(conf, url or "", _longest(definitions))
+    yield from pools.configured(conf["worker_pool"])
+    yield from pools.weaknesses(conf["worker_pool"], sqlite=sqlite_file(given.database) is not None)
     if url is None:
         yield warning("broker", "the embedded one was never started; `atalaia up` does it")
         return

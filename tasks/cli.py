@@ -137,7 +137,7 @@ def worker(
     name: Annotated[str | None, typer.Option(help="The node's name; the same after a restart.")] = (
         None
     ),
-    pool: Annotated[str | None, typer.Option(help="Celery's pool: prefork, threads, solo.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Prefork, threads, gevent, solo.")] = None,
 ) -> None:
     """Run a worker, for everything but sweeps.
 

@@ -179,7 +179,7 @@ def pool(worker_pool: str, concurrency: int, most: int) -> Iterator[Finding]:
         return
     text = f"ATALAIA_CONCURRENCY is {concurrency}, and a process opens {most} connections at most"
     if worker_pool in _UNPOOLED:
-        yield note("database", f"{text}; it matters with `--pool threads` only")
+        yield note("database", f"{text}; it matters with `--pool threads` and `gevent` only")
         return
     why = "threads wait for a connection, and after 30 s their steps are left to the supervisor"
     remedy = f"set it to {most} or less, or start more workers"

@@ -16,6 +16,7 @@ from orchestration.settings import Settings, settings
 from orchestration.store import Store
 from tasks.app import app
 from tasks.lookup import existing_store
+from tasks.pools import require
 from tasks.queues import START_QUEUE, SUPERVISOR_QUEUE, agent_queues
 
 _NODE_NAME = "ATALAIA_NODE_NAME"
@@ -47,6 +48,7 @@ def worker_command(
     processes = concurrency or (1 if supervisor else given.concurrency)
     options = ["-n", node if "@" in node else f"{node}@%h", "-c", str(processes)]
     if pool:
+        require(pool)
         options += ["-P", pool]
     return [
         *_CELERY, "worker", *options, "-Q", ",".join(taken), "-l", "INFO", "--without-mingle",

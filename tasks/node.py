@@ -35,6 +35,7 @@ from orchestration.registry import registry
 from orchestration.roster import NodeIdentity, release_of
 from orchestration.telemetry import log_of
 from tasks.app import app, begin_to_end, join_as, runtime
+from tasks.pools import name_of, weaknesses
 from tasks.queues import queue_named, release_queues
 from tasks.watched import hush
 
@@ -217,6 +218,9 @@ def _keep(sender: Any, **_: Any) -> None:
         after_in_child=keeper.after_fork,
     )
     keeper.start()
+    sqlite = runtime().store.engine.dialect.name == "sqlite"
+    for found in weaknesses(name_of(sender.controller.pool_cls), sqlite=sqlite):
+        log_of("node").warning(found.text, why=found.why, remedy=found.remedy)
 
 
 def _pool_children(worker: Any) -> Callable[[], set[int]]:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support import databases
 from tests.support.partners import PartnerProcess
+from tests.support.releases import Fleet
 from tests.support.workers import Rig, partners
 
 
@@ -33,4 +34,11 @@ def rig(
         partner.switch()
     rig = Rig(database_url, valkey_url, tmp_path, travel)
     yield rig
+    rig.stop()
+
+
+@pytest.fixture
+def fleet(database_url: str, broker_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    rig = Rig(database_url, broker_url, tmp_path, {})
+    yield Fleet(rig, tmp_path)
     rig.stop()

@@ -1,24 +1,12 @@
 """A deploy: two releases beside each other on one broker and one database, and one too hasty."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import select
 
-from models import Attempt
 from models.states import SagaState
-from orchestration.definition import Workflow
-from orchestration.handle import Handle
-from tests.support.releases import SERVICE, Release, effects, releases
+from tests.support.releases import Fleet, effects, told_to_end
 from tests.support.waiting import eventually
-from tests.support.workers import Process, Rig
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
@@ -32,73 +20,6 @@ on_every_broker = pytest.mark.parametrize(
     [("sqlite", "valkey"), ("postgres", "redis"), ("postgres", "rabbitmq")],
     indirect=True,
 )
-
-
-class Fleet:
-    """Workers of several releases, and sagas of both versions of their workflow."""
-
-    def __init__(self, rig: Rig, directory: Path) -> None:
-        self.rig = rig
-        self.old, self.new, self.hasty = releases(directory / "code")
-
-    def worker(
-        self, release: Release, number: int, *, stop_timeout: float = 300, **how: Any
-    ) -> Process:
-        self.rig.env_more = release.env | {"ATALAIA_STOP_TIMEOUT": str(stop_timeout)}
-        return self.rig.worker(f"{release.name}{number}", services=[SERVICE], **how)
-
-    def start(self, version: int) -> Handle:
-        """Start a saga as an app of either release does."""
-        with self.rig.store.reading() as connection:
-            row = self.rig.store.find_definition(connection, "parcel", version)
-        assert row is not None
-        return self.rig.scheduler.start(Workflow.from_document(row.document["workflow"]))
-
-    def check(self, release: Release) -> str:
-        """Return what `atalaia check` of a release says."""
-        self.rig.env_more = release.env
-        words = [str(Path(sys.executable).with_name("atalaia")), "check"]
-        done = subprocess.run(words, env=self.rig.env, capture_output=True, text=True, check=False)
-        return str(done.stdout + done.stderr)
-
-    def refused(self, handle: Handle, step: str) -> list[str]:
-        """Return why messages of a step were refused."""
-        return [entry.reason for entry in self.rig.journal(handle.saga_id, step, "refuse")]
-
-    def done(self, handle: Handle, step: str) -> bool:
-        """Tell whether a step has had its effect."""
-        return any(key[:2] == (str(handle.saga_id), step) for key in effects(self.old))
-
-    def attempts(self, handle: Handle) -> list[Any]:
-        with self.rig.store.reading() as connection:
-            query = select(Attempt.__table__).where(Attempt.saga_id == handle.saga_id)
-            return list(connection.execute(query))
-
-    def assert_done_once(self, handle: Handle, *steps: str, by: tuple[str, ...]) -> None:
-        """Assert that each step was run once, and by a worker of the releases that may."""
-        assert handle.wait(30).state is SagaState.COMPLETED
-        attempts = self.attempts(handle)
-        assert [(a.path, a.no, a.state) for a in sorted(attempts, key=lambda a: a.granted_at)] == [
-            (step, 1, "succeeded") for step in steps
-        ]
-        assert {a.node.partition("@")[0][:-1] for a in attempts} <= set(by)
-        done = {key: n for key, n in effects(self.old).items() if key[0] == str(handle.saga_id)}
-        assert sorted(done.values()) == [1] * len(steps)
-        assert {step for _, step, _ in done} == set(steps)
-        assert {release for *_, release in done} <= set(by)
-        assert self.rig.open_incidents(handle.saga_id) == []
-
-
-@pytest.fixture
-def fleet(database_url: str, broker_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    rig = Rig(database_url, broker_url, tmp_path, {})
-    yield Fleet(rig, tmp_path)
-    rig.stop()
-
-
-def told_to_end(worker: Process) -> Process:
-    os.kill(worker.pid, signal.SIGTERM)
-    return worker
 
 
 @on_both
@@ -223,7 +144,7 @@ def test_a_worker_that_is_told_to_end_begins_no_step_and_finishes_the_one_that_r
 def test_a_step_that_outlasts_its_workers_end_is_cut_off_and_asked_about_elsewhere(
     fleet: Fleet, pool: str
 ) -> None:
-    worker = fleet.worker(fleet.old, 1, stop_timeout=1, pool=pool)
+    worker = fleet.worker(fleet.old, 1, more={"ATALAIA_STOP_TIMEOUT": "1"}, pool=pool)
     gate = fleet.old.gate("pick")
     gate.touch()
     handle = fleet.start(1)

@@ -318,6 +318,7 @@ def test_more_threads_than_connections_are_told(
     (tmp_path / "celeryconfig.py").write_text('worker_pool = "threads"\n')
     threads = look(**here).found("warnings")
     assert "wait for a connection" in threads["ATALAIA_CONCURRENCY"]["why"]
+    assert "no processes" in threads["pool"]["text"]
 
 
 def test_sqlite_as_atalaia_opens_it_is_praised(
