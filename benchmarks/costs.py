@@ -124,7 +124,7 @@ def costs_of(contestant: Contestant, places: Places, sagas: int, idle: float) ->
         compact = _compact(found)
     return {
         "for_each_saga": {name: value / sagas for name, value in vars(used).items()}
-        | writes_of(contestant, places, 3 * TOGETHER),
+        | writes_of(contestant, places, min(sagas, 3 * TOGETHER)),
         "for_each_idle_second": {name: value / waited for name, value in vars(resting).items()},
         "bytes_for_each_saga": {name: size / sagas for name, size in grown.items()},
         "compact_bytes_for_each_saga": compact,

@@ -6,10 +6,11 @@ give out. Whoever starts sagas has a scheduler of each.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
+
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from orchestration import views
 from orchestration.definition import Workflow
@@ -57,16 +58,24 @@ class Shards(Mapping[str, Scheduler]):
         return self[self.home(key)].start(workflow, input, key=key)
 
     def of_saga(self, saga_id: UUID) -> str:
-        """Return the name of the shard that has a saga; ``NotFoundError`` if none has.
+        """Return the name of the shard that has a saga.
 
-        Each is asked in turn, by its primary key. Whoever asks often keeps the name beside the id.
+        Each is asked in turn, by its primary key; whoever asks often keeps the name beside the id.
+        Raises ``NotFoundError`` if none has it, or what a shard failed with that may have it.
         """
+        away: Exception | None = None
         for name, scheduler in self.items():
-            with suppress(NotFoundError), scheduler.store.reading() as connection:
-                views.saga_state(connection, saga_id)
+            try:
+                with scheduler.store.reading() as connection:
+                    views.saga_state(connection, saga_id)
+            except NotFoundError:
+                continue
+            except (OperationalError, InterfaceError) as error:
+                away = error
+            else:
                 return name
         msg = f"there is no saga {saga_id} on {', '.join(self)}"
-        raise NotFoundError(msg)
+        raise away or NotFoundError(msg)
 
 
 def _weight(name: str, key: str) -> bytes:

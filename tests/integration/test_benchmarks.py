@@ -195,6 +195,7 @@ def test_nothing_is_left_running(places: Places) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_saga_costs_as_many_commands_and_commits_as_the_document_says(places: Places) -> None:
     kept = json.loads(costs.KEPT.read_text())["messages"]["for_each_saga"]
     found = costs.costs_of(PREFORK, places, sagas=costs.TOGETHER, idle=2)["for_each_saga"]

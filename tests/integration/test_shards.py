@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
 from sqlalchemy import Engine, event, func, make_url, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from models import Saga
@@ -83,20 +85,29 @@ def test_two_databases_run_one_load_each_with_its_own_supervisor(
     assert {tuple(done) for done in envelope_agents.EFFECTS.values()} == {("done",)}
 
 
+@pytest.mark.parametrize("gone", NAMES)
 def test_one_shard_that_is_away_keeps_no_other_waiting(
-    shards: Shards, benches: dict[str, Bench]
+    gone: str, shards: Shards, benches: dict[str, Bench]
 ) -> None:
-    def away(*_: object) -> None:
-        raise OSError("the database is away")
+    def away(dialect: Any, *_: object) -> None:
+        raise dialect.loaded_dbapi.OperationalError("it is away")
 
-    event.listen(benches["west"].store.engine, "do_connect", away)
-    benches["west"].store.engine.dispose()
-    key = next(key for key in KEYS if shards.home(key) == "east")
-    handle = shards.start("plain", {}, key=key)
-    drained(benches["east"])
+    (there,) = set(NAMES) - {gone}
+    engine = benches[gone].store.engine
+    event.listen(engine, "do_connect", away)
+    engine.dispose()
+    handle = shards.start("plain", {}, key=at_home_on(there, shards))
+    drained(benches[there])
     assert handle.state() is SagaState.COMPLETED
-    with pytest.raises(OSError, match="is away"):
-        shards.start("plain", {}, key=next(key for key in KEYS if shards.home(key) == "west"))
+    assert shards.of_saga(handle.saga_id) == there
+    with pytest.raises(OperationalError, match="it is away"):
+        shards.start("plain", {}, key=at_home_on(gone, shards))
+    with pytest.raises(OperationalError, match="it is away"):
+        shards.of_saga(uuid4())
+
+
+def at_home_on(name: str, shards: Shards) -> str:
+    return next(key for key in KEYS if shards.home(key) == name)
 
 
 def test_a_start_that_is_repeated_finds_its_saga(shards: Shards) -> None:
