@@ -20,7 +20,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from models.base import Instant, Json
 from orchestration.errors import ConfigurationError
-from orchestration.mysql import SCHEMES, open_mysql
+from orchestration.mysql import LONGEST_DOCUMENT, SCHEMES, open_mysql
 
 LOCK_TIMEOUT_SECONDS = 30
 POOL_SIZE = 5
@@ -47,8 +47,9 @@ _PROMISES = {
     "mysql": """
         SHOW VARIABLES WHERE variable_name IN (
             'binlog_format', 'idle_transaction_timeout', 'idle_write_transaction_timeout',
-            'innodb_doublewrite', 'innodb_flush_log_at_trx_commit', 'log_bin', 'max_connections',
-            'max_statement_time', 'sync_binlog', 'version', 'wsrep_on')""",
+            'innodb_doublewrite', 'innodb_flush_log_at_trx_commit', 'log_bin',
+            'max_allowed_packet', 'max_connections', 'max_statement_time',
+            'sync_binlog', 'version', 'wsrep_on')""",
 }
 _ENGINES = """
     SELECT DISTINCT engine FROM information_schema.tables
@@ -106,10 +107,14 @@ def _sqlite_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -
 
 @compiles(json_object, "mysql")
 def _mysql_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -> str:
-    """Put together as text: functions that read JSON would write its numbers and keys anew."""
+    """Put together as text: functions that read JSON would write its numbers and keys anew.
+
+    If that would be too long for one packet of theirs, it is ``true``, for them to be read singly.
+    """
     name, document = (compiler.process(clause, **kwargs) for clause in element.clauses)
     pair = f"JSON_QUOTE({name}), ':', COALESCE({document}, 'null')"
-    return f"CONCAT('{{', GROUP_CONCAT({pair}), '}}')"
+    whole = f"CONCAT('{{', GROUP_CONCAT({pair}), '}}')"
+    return f"IF(SUM(LENGTH({document})) > {LONGEST_DOCUMENT}, 'true', {whole})"
 
 
 def insert_unless_there(dialect: str, table: Table) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, Dialect, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import ExceptionContext
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from models.mysql import MYSQL
 from orchestration.errors import ConfigurationError
@@ -19,6 +19,8 @@ SCHEMES = frozenset({"mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"})
 _CHECK_VIOLATED = frozenset({3819, 4025})
 """What MySQL and MariaDB say of a row that contradicts itself; PyMySQL takes it for an outage."""
 _DEADLOCK = 1213
+LONGEST_DOCUMENT = 4 * 2**20
+"""In bytes. A statement, and a row, has to fit into one packet: 16 MiB by default on MariaDB."""
 _TRIES = 5
 
 T = TypeVar("T")
@@ -66,6 +68,19 @@ def renamed(dialect: Dialect, error: Any) -> Any:
     if dialect.name == MYSQL and error.args[:1] and error.args[0] in _CHECK_VIOLATED:
         return dialect.loaded_dbapi.IntegrityError(*error.args)
     return error
+
+
+def refuse_what_is_too_long(dialect: Dialect, sql: str, parameters: Any) -> None:
+    """Raise ``DataError`` for a value that may not fit into a packet.
+
+    The server would close the connection, which looks as if it were away for a moment.
+    """
+    if dialect.name != MYSQL:
+        return
+    longest = max((len(value) for value in parameters if isinstance(value, str)), default=0)
+    if longest > LONGEST_DOCUMENT:
+        said = f"a document of {longest} bytes is longer than {LONGEST_DOCUMENT}"
+        raise DataError(sql, None, dialect.loaded_dbapi.DataError(said), hide_parameters=True)
 
 
 def _rename(context: ExceptionContext) -> None:

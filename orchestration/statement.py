@@ -20,7 +20,7 @@ from sqlalchemy.types import TypeEngine
 
 from models.base import REMEMBERED
 from orchestration.borrowed import Borrowed
-from orchestration.mysql import renamed
+from orchestration.mysql import refuse_what_is_too_long, renamed
 
 Convert = Callable[[Any], Any] | None
 MOST_PARTS = 16
@@ -129,6 +129,7 @@ def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
     SQLAlchemy's statements, as tracing does, hears of these too, at the price of its own way. On a
     borrowed connection an error stays the driver's own, which the connection's owner can take.
     """
+    refuse_what_is_too_long(connection.dialect, sql, parameters)
     if isinstance(connection, Borrowed):
         return _execute(connection.cursor(), sql, parameters)
     if connection.dispatch.before_cursor_execute:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from orchestration.mysql import LONGEST_DOCUMENT
 from tasks.findings import Finding, error, note, warning
 
 LEAST_POSTGRESQL = 13
@@ -37,6 +38,7 @@ _MYSQL_CUTS = {
     "idle_transaction_timeout": "transactions of a busy worker",
     "idle_write_transaction_timeout": "transactions of a busy worker",
 }
+_PACKET = 4 * LONGEST_DOCUMENT
 _OVER_A_NETWORK = {
     "9p", "afs", "afpfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "glusterfs",
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs",
@@ -90,6 +92,11 @@ def mysql(found: Mapping[str, str]) -> Iterator[Finding]:
         text = f"innodb_doublewrite is {found['innodb_doublewrite']}"
         why = _MUST_BE_ON["full_page_writes"]
         yield _wrong(text, "innodb_doublewrite", why, "set innodb_doublewrite = ON")
+    if (most := int(found["max_allowed_packet"])) < _PACKET:
+        why = "a long result cannot be stored or read: its step is asked about for ever"
+        remedy = f"set max_allowed_packet = {_PACKET} or more"
+        text = f"max_allowed_packet is {most}"
+        yield _wrong(text, "max_allowed_packet", why, remedy)
     for name, whom in _MYSQL_CUTS.items():
         seconds = float(found.get(name, "0"))
         if 0 < seconds < _SHORT_MILLISECONDS / 1000:

@@ -13,7 +13,7 @@ from orchestration.database import open_engine
 from orchestration.errors import ConfigurationError
 from orchestration.statement import Prepared
 from orchestration.store import Store
-from tests.support.core import Core
+from tests.support.core import Core, line
 from tests.support.mariadb import Mariadb
 from tests.support.waiting import eventually
 
@@ -58,6 +58,15 @@ def test_a_step_without_a_result_is_among_the_results(engine: Engine) -> None:
     saga = core.start()
     core.done(saga, "a")
     assert core.take(saga, "b").results == {"a": None}
+
+
+def test_results_that_are_long_together_are_handed_on_whole(engine: Engine) -> None:
+    core = Core(engine, line("a", "b", "c"))
+    saga = core.start("x" * 2**21)
+    results = {"a": 'é"' * 2**18, "b": "y" * 3 * 2**20}
+    for path, result in results.items():
+        core.done(saga, path, result=result)
+    assert core.take(saga, "c").results == results
 
 
 def test_a_prepared_change_that_contradicts_a_row_is_refused_as_such(engine: Engine) -> None:

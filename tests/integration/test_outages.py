@@ -1,4 +1,4 @@
-"""A PostgreSQL that is away, that only lets itself be read, or that is held up by somebody."""
+"""A server that is away, that only lets itself be read, or that is held up by somebody."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -6,24 +6,38 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from models import Step as StepRow
 from models.states import SagaState
 from orchestration import Answer, Applied, Step, Workflow
 from orchestration.database import open_engine
 from tasks.agent import Call, agent
+from tests.support import databases
 from tests.support.bench import Bench
 from tests.support.core import Core, line
+from tests.support.mariadb import Mariadb
 from tests.support.postgres import Postgres
 from tests.support.races import blocked, everything
 
 T = TypeVar("T")
 
 
+@pytest.fixture(params=databases.CONCURRENT)
+def server(request: pytest.FixtureRequest) -> Postgres | Mariadb:
+    found: Postgres | Mariadb = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
-    with postgres.database(postgres_template) as url:
+def url(request: pytest.FixtureRequest, server: Postgres | Mariadb) -> Iterator[str]:
+    if isinstance(server, Postgres):
+        with server.database(request.getfixturevalue("postgres_template")) as url:
+            yield url
+        return
+    template = request.getfixturevalue("mariadb_template")
+    with server.database(template) as root, server.owned(root) as url:
         yield url
 
 
@@ -34,22 +48,22 @@ def core(url: str) -> Iterator[Core]:
     engine.dispose()
 
 
-OUTAGES: dict[str, Callable[[Postgres, str], AbstractContextManager[None]]] = {
-    "away": Postgres.away,
-    "read-only": Postgres.read_only,
+OUTAGES: dict[str, Callable[[Any, str], AbstractContextManager[None]]] = {
+    "away": lambda server, url: server.away(url),
+    "read-only": lambda server, url: server.read_only(url),
 }
 
 
 @pytest.mark.proves("D-18", "D-08", "INV-7")
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_nothing_is_granted_decided_or_lost_while_the_database_takes_no_writes(
-    core: Core, postgres: Postgres, url: str, outage: str
+    core: Core, server: Postgres | Mariadb, url: str, outage: str
 ) -> None:
     waits, held = core.start(), core.start()
     work = core.take(held, "a")
     core.news()
     before = everything(core)
-    with OUTAGES[outage](postgres, url):
+    with OUTAGES[outage](server, url):
         core.now += timedelta(minutes=30)
         for attempt in (
             lambda: core.grant(waits, "a", 1),
@@ -76,6 +90,8 @@ def test_a_transaction_that_stays_open_for_an_hour_holds_up_its_own_saga_only(co
     for saga in (held, free):
         core.take(saga, "a")
     with core.engine.connect().execution_options(isolation_level="REPEATABLE READ") as idle:
+        state = select(StepRow.state).where(StepRow.saga_id == new)
+        assert idle.execute(state).scalar_one() == "dispatched"
         core.store.lock_saga(idle, held)
         before = core.step(held, "a")
         core.later(hours=1).supervisor.sweep()
@@ -84,8 +100,7 @@ def test_a_transaction_that_stays_open_for_an_hour_holds_up_its_own_saga_only(co
         assert core.states(free) == {"a": "unknown"}
         core.done(new, "a")
         assert core.saga(new).state == SagaState.COMPLETED
-        assert idle.execute(text("SELECT state FROM steps WHERE saga_id = :id"), {"id": new}
-                            ).scalar_one() == "dispatched"  # fmt: skip
+        assert idle.execute(state).scalar_one() == "dispatched"
     core.supervisor.sweep()
     assert core.states(held) == {"a": "unknown"}
     assert core.step(held, "a").failure_count == 1
@@ -148,7 +163,7 @@ def bench(url: str) -> Iterator[Bench]:
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_good_result_that_the_database_did_not_take_is_never_taken_for_a_bad_one(
     bench: Bench,
-    postgres: Postgres,
+    server: Postgres | Mariadb,
     url: str,
     outage: str,
     in_time: bool,
@@ -157,7 +172,7 @@ def test_a_good_result_that_the_database_did_not_take_is_never_taken_for_a_bad_o
     with ExitStack() as stack:
         clock = bench.envelope.clock = Heals(stack, in_time=in_time)
         monkeypatch.setattr(bench.scheduler, "handle", clock.watch(bench.scheduler.handle))
-        on_call.append(lambda: stack.enter_context(OUTAGES[outage](postgres, url)))
+        on_call.append(lambda: stack.enter_context(OUTAGES[outage](server, url)))
         handle = bench.scheduler.start("act")
         with nullcontext() if in_time else pytest.raises(DBAPIError):
             bench.deliver(bench.sent[0])
@@ -170,13 +185,31 @@ def test_a_good_result_that_the_database_did_not_take_is_never_taken_for_a_bad_o
     assert bool(bench.journal(handle.saga_id, "act", "probe")) is not in_time
 
 
+NARROWER = {
+    "postgresql": ("ALTER TABLE steps ALTER COLUMN result TYPE jsonb", "what no jsonb holds: \0"),
+    "mysql": ("ALTER TABLE steps MODIFY result VARCHAR(10)", "what no short column holds"),
+}
+
+
 @pytest.mark.proves("D-08")
 def test_a_result_that_the_database_can_never_hold_is_a_bad_one(bench: Bench) -> None:
+    change, result = NARROWER[bench.store.engine.dialect.name]
     with bench.store.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE steps ALTER COLUMN result TYPE jsonb"))
-    on_call.append(lambda: "what no jsonb holds: \0")
+        connection.execute(text(change))
+    on_call.append(lambda: result)
     handle = bench.scheduler.start("act")
     bench.deliver(bench.sent[0])
     (incident,) = bench.incidents(handle.saga_id)
     assert incident.kind == "invalid_result"
     assert "the database refuses the result" in incident.message
+
+
+@pytest.mark.proves("D-08")
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+def test_a_result_that_fits_into_no_packet_of_mariadb_is_a_bad_one(bench: Bench) -> None:
+    on_call.append(lambda: "x" * 2**24)
+    handle = bench.scheduler.start("act")
+    bench.deliver(bench.sent[0])
+    (incident,) = bench.incidents(handle.saga_id)
+    assert incident.kind == "invalid_result"
+    assert "longer than" in incident.message

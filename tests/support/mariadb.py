@@ -50,6 +50,43 @@ class Mariadb:
             if name not in free:
                 self._drop(name)
 
+    @contextmanager
+    def owned(self, url: str) -> Iterator[str]:
+        """Yield the URL by which a user of its own reaches the database at ``url``."""
+        owner = f"atalaia_{secrets.token_hex(6)}"
+        self.run(f"CREATE USER {owner}")
+        self.run(f"GRANT ALL ON {make_url(url).database}.* TO {owner}")
+        self.run(f"GRANT PROCESS ON *.* TO {owner}")  # Who waits for whom is asked as the owner.
+        try:
+            yield make_url(url).set(username=owner).render_as_string(hide_password=False)
+        finally:
+            self.run(f"DROP USER {owner}")
+
+    @contextmanager
+    def away(self, url: str) -> Iterator[None]:
+        """Let the owner not into the database at ``url``, and throw it out."""
+        owned = make_url(url)
+        self.run(f"ALTER USER {owned.username} ACCOUNT LOCK")
+        self.throw_out(owned.database or "")
+        try:
+            yield
+        finally:
+            self.run(f"ALTER USER {owned.username} ACCOUNT UNLOCK")
+
+    @contextmanager
+    def read_only(self, url: str) -> Iterator[None]:
+        """Refuse every write of the owner to the database at ``url``."""
+        owned = make_url(url)
+        of_it = f"{owned.database}.* {{}} {owned.username}"
+        self.run(f"REVOKE ALL ON {of_it.format('FROM')}")
+        self.run(f"GRANT SELECT ON {of_it.format('TO')}")
+        self.throw_out(owned.database or "")
+        try:
+            yield
+        finally:
+            self.run(f"GRANT ALL ON {of_it.format('TO')}")
+            self.throw_out(owned.database or "")
+
     def run(self, statement: str) -> list[Any]:
         """Run a statement as the administrator; return its rows."""
         with self._administrator.cursor() as cursor:

@@ -64,6 +64,7 @@ GOOD_MYSQL = {
     "innodb_doublewrite": "ON",
     "innodb_flush_log_at_trx_commit": "1",
     "log_bin": "ON",
+    "max_allowed_packet": "16777216",
     "sync_binlog": "1",
     "max_statement_time": "0.000000",
 }
@@ -84,6 +85,7 @@ def test_mariadb_and_mysql_that_wait_for_the_disk_keep_what_they_have_committed(
         ("innodb_flush_log_at_trx_commit", "2"),
         ("sync_binlog", "0"),
         ("innodb_doublewrite", "OFF"),
+        ("max_allowed_packet", "16777215"),
         ("max_statement_time", "2.500000"),
         ("idle_transaction_timeout", "9"),
         ("idle_write_transaction_timeout", "1"),
