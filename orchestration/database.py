@@ -28,6 +28,8 @@ POOL_SIZE = 5
 DIALECTS = ("sqlite", "postgresql", "mysql")
 READS = "atalaia_reads"
 """Execution option of a transaction that only reads: it does not take SQLite's write lock."""
+WRITING, READING = "BEGIN IMMEDIATE", "BEGIN"
+"""How SQLite's transactions begin."""
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -213,6 +215,6 @@ def _open_sqlite(url: str) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
         reads = connection.get_execution_options().get(READS, False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        connection.exec_driver_sql(READING if reads else WRITING)
 
     return engine

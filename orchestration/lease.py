@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
-
 from models.states import Direction, Operation, StepState
 from orchestration.contract import AgentContract
 from orchestration.decide import UNSERVED
@@ -29,6 +27,7 @@ from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler, dispatch_of
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, idempotency_key
+from orchestration.statement import AnyConnection
 from orchestration.store import Store, step_snapshot
 from orchestration.telemetry import log_for
 from orchestration.writer import apply
@@ -83,7 +82,7 @@ class Leases:
         ``known`` are the definitions that the caller's code knows; the steps of others are left
         for a worker that has them.
         """
-        with self.store.reading() as connection:
+        with self.store.looking() as connection:
             row = self.store.read_for_work(connection, saga_id, path)
             if row is None:
                 return None
@@ -111,7 +110,7 @@ class Leases:
         row: Any,
     ) -> None:  # fmt: skip
         """Keep the evidence; have the step sent again where that is of use."""
-        with self.store.transaction() as connection:
+        with self.store.writing() as connection:
             if not hold(connection, saga_id):
                 return  # It has been purged since it was read.
             refuse = Refuse(path=step.path, attempt=number, name=name)
@@ -126,7 +125,7 @@ class Leases:
         if operation not in {Operation.PROBE, Operation.CLOSE}:
             self.grant(saga_id, path, number, node, known=set())
             return
-        with self.store.reading() as connection:
+        with self.store.looking() as connection:
             row = self.store.read_for_work(connection, saga_id, path)
             if row is None or not _is_asked(step_snapshot(row), number, operation):
                 return
@@ -176,11 +175,11 @@ class Leases:
     def _close(
         self, saga_id: UUID, found: CloseIncidents, node: NodeIdentity, now: datetime
     ) -> None:
-        with self.store.transaction() as connection:
+        with self.store.writing() as connection:
             apply(connection, saga_id, [found], actor=node.name, now=now)
 
     def _write_grant(
-        self, connection: Connection, saga_id: UUID, step: StepSnapshot, plan: Step,
+        self, connection: AnyConnection, saga_id: UUID, step: StepSnapshot, plan: Step,
         node: NodeIdentity, now: datetime,
     ) -> bool:  # fmt: skip
         deadline_at = now + _length(plan, step, now)
@@ -192,7 +191,7 @@ class Leases:
 
     def inquiry(self, saga_id: UUID, path: str, number: int, operation: Operation) -> Work | None:
         """Return what a probe or a close needs, or ``None`` if nobody asks that any more."""
-        with self.store.reading() as connection:
+        with self.store.looking() as connection:
             row = self.store.read_for_work(connection, saga_id, path)
             if row is None:
                 return None
@@ -234,7 +233,7 @@ class Leases:
 
     def renew(self, work: Work, details: Any) -> None:
         """Record a heartbeat; raise ``LeaseLostError`` if the attempt no longer holds its lease."""
-        with self.store.transaction() as connection:
+        with self.store.writing() as connection:
             silence = work.plan.heartbeat_timeout
             if not self.store.renew_if_leased(
                 connection, work.saga_id, work.path, work.attempt, silence, details
@@ -251,7 +250,7 @@ class Leases:
         following: list[Work] = []
 
         def follow(
-            connection: Connection, definition: Definition, sends: Sequence[Send]
+            connection: AnyConnection, definition: Definition, sends: Sequence[Send]
         ) -> Send | None:
             following.clear()
             inline = [send for send in sends if send.path in work.followers]

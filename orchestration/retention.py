@@ -101,7 +101,7 @@ class Purged:
         self.kept += other.kept
 
 
-def hold(connection: Connection, saga_id: UUID) -> bool:
+def hold(connection: AnyConnection, saga_id: UUID) -> bool:
     """Keep a saga from being deleted until this transaction ends; tell whether it is there."""
     return _HOLD.first(connection, saga=saga_id) is not None
 

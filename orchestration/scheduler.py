@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from models.states import Operation
@@ -61,7 +60,7 @@ WINDOW = 500
 ANSWER_TIMEOUT = timedelta(seconds=30)
 _TRIES = 5
 
-Follow = Callable[[Connection, Definition, Sequence[Send]], Send | None]
+Follow = Callable[[AnyConnection, Definition, Sequence[Send]], Send | None]
 """Takes over one of the messages to be sent, within the transaction that decides to send them."""
 
 
@@ -188,7 +187,7 @@ class Scheduler:
         return handle
 
     def _start_alone(self, *given: Any) -> tuple[Handle, list[Dispatch]]:
-        with self.store.transaction() as own:
+        with self.store.writing() as own:
             return self._start(own, *given)
 
     def _start(
@@ -282,7 +281,7 @@ class Scheduler:
         skip_locked: bool,  # noqa: FBT001
         follow: Follow | None,
     ) -> tuple[bool, list[Dispatch]]:
-        with self.store.transaction() as connection:
+        with self.store.writing() as connection:
             locked = self.store.lock_saga(connection, saga_id, skip_locked=skip_locked)
             if locked is None:
                 return False, []

@@ -20,12 +20,13 @@ from sqlalchemy.types import TypeEngine
 
 from models.base import REMEMBERED
 from orchestration.borrowed import Borrowed
+from orchestration.direct import Direct, told
 from orchestration.mysql import refuse_what_is_too_long, renamed
 
 Convert = Callable[[Any], Any] | None
 MOST_PARTS = 16
 """So many changes make one statement at most: the texts are kept, and parameters are bounded."""
-AnyConnection = Connection | Borrowed
+AnyConnection = Connection | Borrowed | Direct
 
 
 class Prepared:
@@ -129,6 +130,11 @@ def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
     SQLAlchemy's statements, as tracing does, hears of these too, at the price of its own way. On a
     borrowed connection an error stays the driver's own, which the connection's owner can take.
     """
+    if isinstance(connection, Direct):
+        try:
+            return _execute(connection.driver.cursor(), sql, parameters)
+        except connection.error as error:
+            raise connection.failed(sql, parameters, error) from error
     refuse_what_is_too_long(connection.dialect, sql, parameters)
     if isinstance(connection, Borrowed):
         return _execute(connection.cursor(), sql, parameters)
@@ -139,7 +145,7 @@ def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
         return _execute(driver.cursor(), sql, parameters)
     except connection.dialect.loaded_dbapi.Error as error:
         known = renamed(connection.dialect, error)
-        raise _told(connection, sql, parameters, known) from error
+        raise _failed(connection, sql, parameters, known) from error
 
 
 def _execute(cursor: Any, sql: str, parameters: Any) -> Any:
@@ -150,18 +156,13 @@ def _execute(cursor: Any, sql: str, parameters: Any) -> Any:
     return cursor
 
 
-def _told(connection: Connection, sql: str, parameters: Any, error: Any) -> DBAPIError:
+def _failed(connection: Connection, sql: str, parameters: Any, error: Any) -> DBAPIError:
     """Return SQLAlchemy's form of a driver's error; a connection that is lost is not used again."""
     dialect = connection.dialect
     lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
     if lost:
         connection.invalidate(error)
-    base = dialect.loaded_dbapi.Error
-    told = DBAPIError.instance(
-        sql, parameters, error, base, dialect=dialect, connection_invalidated=lost
-    )
-    assert isinstance(told, DBAPIError)
-    return told
+    return told(dialect, sql, parameters, error, lost=lost)
 
 
 class _Form:

@@ -10,8 +10,7 @@ cannot take part in a cycle.
 Only row counts are relied on, never RETURNING, so that the statements hold on any dialect.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import cache
@@ -20,7 +19,6 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Engine,
     Table,
     bindparam,
@@ -32,13 +30,8 @@ from sqlalchemy import (
 
 from models import Attempt, Definition, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
-from orchestration.database import (
-    DIALECTS,
-    database_now,
-    insert_unless_there,
-    json_object,
-    without_transactions,
-)
+from orchestration.access import Access
+from orchestration.database import DIALECTS, database_now, insert_unless_there, json_object
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
 from orchestration.statement import AnyConnection, Batch, Prepared
 
@@ -89,14 +82,13 @@ def step_snapshot(row: Any) -> StepSnapshot:
     return step
 
 
-class Store:
+class Store(Access):
     """The rows. ``now`` gives the SQL expression of the present: the database's own clock."""
 
     def __init__(
         self, engine: Engine, now: Callable[[], ColumnElement[datetime]] = database_now
     ) -> None:
-        self.engine = engine
-        self.bare = without_transactions(engine)
+        super().__init__(engine)
         self.now = now
         self._statements: dict[Callable[[ColumnElement[datetime]], Prepared], Prepared] = {}
         self._time = Prepared(select(now().label("now")))
@@ -122,31 +114,6 @@ class Store:
         if statement is None:
             statement = self._statements[build] = build(self.now())
         return statement
-
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction that commits at the end."""
-        with self.engine.begin() as connection:
-            yield connection
-
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Yield a connection for statements that only read and take no lock."""
-        with self.bare.connect() as connection, connection.begin():
-            yield connection
-
-    @contextmanager
-    def at_once(self) -> Iterator[Connection]:
-        """Yield a connection for one change that is a transaction of its own.
-
-        Where it takes two statements, they share a transaction.
-        """
-        if self.engine.dialect.name == "postgresql":
-            with self.bare.connect() as connection, connection.begin():
-                yield connection
-        else:
-            with self.transaction() as connection:
-                yield connection
 
     def time(self, connection: AnyConnection) -> datetime:
         """Return the database's time."""
@@ -212,7 +179,7 @@ class Store:
     # --- locked reads --------------------------------------------------------------------------
 
     def lock_saga(
-        self, connection: Connection, saga_id: UUID, *, skip_locked: bool = False
+        self, connection: AnyConnection, saga_id: UUID, *, skip_locked: bool = False
     ) -> Locked | None:
         """Lock a saga and its steps; ``None`` if there is none, or it is locked and skipped."""
         row = (_LOCK_SAGA_IF_FREE if skip_locked else _LOCK_SAGA).first(connection, saga=saga_id)
@@ -232,20 +199,20 @@ class Store:
 
     # --- the lease -----------------------------------------------------------------------------
 
-    def read_for_work(self, connection: Connection, saga_id: UUID, path: str) -> Any | None:
+    def read_for_work(self, connection: AnyConnection, saga_id: UUID, path: str) -> Any | None:
         """Return a step with its saga's input, definition, results, and the time; lock nothing."""
         row = self._read_for_work.first(connection, saga=saga_id, at=path)
         if row is not None and row.results is True:  # They are too long to be read as one.
             return row._replace(results=self.results_of(connection, saga_id))
         return row
 
-    def results_of(self, connection: Connection, saga_id: UUID) -> dict[str, Any]:
+    def results_of(self, connection: AnyConnection, saga_id: UUID) -> dict[str, Any]:
         """Return the results of the steps that have succeeded, by path."""
         return {row.path: row.result for row in _RESULTS.all(connection, saga=saga_id)}
 
     def grant_lease_if_dispatched(  # noqa: PLR0913 - the fields of one lease
         self,
-        connection: Connection,
+        connection: AnyConnection,
         saga_id: UUID,
         step: StepSnapshot,
         *,
@@ -276,7 +243,7 @@ class Store:
         return granted and _ADD_ATTEMPT.change(connection, **opened) == 1
 
     def hasten_if_dispatched(
-        self, connection: Connection, saga_id: UUID, step: StepSnapshot, wake_at: datetime
+        self, connection: AnyConnection, saga_id: UUID, step: StepSnapshot, wake_at: datetime
     ) -> None:
         """Have a message sent again at ``wake_at``, if its step still waits for a worker."""
         _HASTEN.change(
@@ -290,7 +257,7 @@ class Store:
 
     def renew_if_leased(
         self,
-        connection: Connection,
+        connection: AnyConnection,
         saga_id: UUID,
         path: str,
         attempt: int,

@@ -100,7 +100,7 @@ class SimulatedStore(Store):
         if fault == "commit-kept":
             raise _unreachable("the connection was lost during the commit")
 
-    at_once = transaction
+    writing = at_once = transaction
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -108,6 +108,8 @@ class SimulatedStore(Store):
         self._refuse_if_away()
         with self.peek() as connection:
             yield connection
+
+    looking = reading
 
     def next_due(self) -> datetime | None:
         """Return when the next sweep has something to do; asked by nobody in the world."""

@@ -35,7 +35,8 @@ class RacingCore(Core):
     def __init__(self, *given: Any, **named: Any) -> None:
         self.senders: list[str] = []
         super().__init__(*given, **named)
-        # A grant commits with its statement; to be held back, it needs a transaction around it.
+        # What is held back is a commit that SQLAlchemy tells of, also of what is one statement.
+        self.store.writing = self.store.transaction  # type: ignore[method-assign]
         self.store.at_once = self.store.transaction  # type: ignore[method-assign]
 
     def publish(self, dispatches: Sequence[Dispatch]) -> None:

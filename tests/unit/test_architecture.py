@@ -30,6 +30,7 @@ MAY_HOLD_STATE = {
 }
 MAY_WRITE_SQL = {
     "orchestration/database.py",
+    "orchestration/direct.py",
     "orchestration/due.py",
     "orchestration/retention.py",
     "orchestration/roster.py",
