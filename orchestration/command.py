@@ -125,7 +125,7 @@ def _succeeded(draft: Draft, step: StepSnapshot, event: Resolved) -> None:
 
 def _failed(draft: Draft, step: StepSnapshot, event: Resolved) -> None:
     _forward_only(step)
-    if draft.position[step.name] is Position.AFTER:
+    if draft.position[step.name] is Position.AFTER and not draft.aborting:
         msg = f"step {step.path!r} is past the pivot and cannot fail; use retry, succeeded or skip"
         raise RefusedError(msg)
     error = step.error or {"type": "Resolved", "message": _why(event)}

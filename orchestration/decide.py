@@ -377,7 +377,7 @@ def _compensate(draft: Draft, step: StepSnapshot) -> None:
     if contract.compensation:
         draft.undo(step, "the saga turned back")
     else:
-        why = f"agent {contract.name!r} is declared manual: undo it by hand, then resolve"
+        why = f"agent {contract.name!r} has no compensation: undo it by hand, then resolve"
         draft.park(step, "manual_compensation", why, direction=Direction.BACKWARD)
 
 

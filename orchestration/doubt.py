@@ -169,7 +169,8 @@ def _apply(  # noqa: PLR0913 - the arms share everything
             draft.ask(step, verdict.operation, why, row=row, wait=wait, closes=closes, **changes)
         case Action.UNDO:
             draft.answered(step.path, "by_itself", "scheduler", why)
-            draft.undo(step, why, row=row, closes=closes, **_without(changes, "failure_count"))
+            changes = _without(changes, "failure_count", "ready_at")
+            draft.undo(step, why, row=row, closes=closes, **changes)
         case Action.PARK:
             if verdict.new_key:
                 changes |= {"incarnation": step.incarnation + 1, "doubt_at": None}

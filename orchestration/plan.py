@@ -48,7 +48,7 @@ def to_undo(node: Tree, steps: Steps, definition: Definition) -> tuple[bool, lis
         forward = step.direction is Direction.FORWARD
         if step.state is StepState.SUCCEEDED and forward:
             contract = definition.contract(step.name)
-            nothing_to_undo = not (contract.compensation or contract.manual) or not contract.effect
+            nothing_to_undo = not contract.effect or contract.accepted
             return nothing_to_undo, [] if nothing_to_undo else [node.name]
         return False, []
     if isinstance(node, Sequence):

@@ -78,8 +78,16 @@ class Case:
 
     @property
     def forward_only(self) -> bool:
-        """Whether the saga is past the point of no return."""
-        return self.position is Position.AFTER
+        """Whether the saga is past the point of no return.
+
+        After lost commits a saga may turn back although steps behind its pivot are in doubt.
+        """
+        return self.position is Position.AFTER and not self.aborting
+
+    @property
+    def stranded(self) -> bool:
+        """Whether the saga turns back and could never undo it, since it stands after the pivot."""
+        return self.position is Position.AFTER and self.aborting and not self.contract.compensation
 
     @property
     def out_of_reach(self) -> bool:
@@ -96,7 +104,7 @@ class Case:
         """Whether the step can be undone without knowing whether it happened."""
         contract = self.contract
         return (
-            self.position is Position.BEFORE
+            not (self.position is Position.PIVOT or self.forward_only)
             and contract.compensation
             and contract.compensation_closes_key
         )
@@ -176,7 +184,7 @@ def _never_sent(case: Case) -> Verdict:
 
 
 def _applied(case: Case) -> Verdict:
-    if case.position is not Position.BEFORE:
+    if case.position is Position.PIVOT or case.forward_only:
         why = "the effect exists; past the point of no return only forward is consistent"
         alert = "overdue" if case.late else None
         return Verdict(row="5", action=Action.SUCCEED, why=why, alert=alert)
@@ -329,7 +337,7 @@ def _exit(case: Case) -> Verdict:
             return Verdict(row=row, action=Action.ASK, why=why, wait=case.to_horizon)
         why = "absent after every request is certainly dead"
         return Verdict(row="17", action=Action.GIVE_UP, why=why, watch=True)
-    if case.may_resend:
+    if case.may_resend and not case.stranded:
         why = "the repetition under the same key is itself the probe"
         return _repeated(case, why, row="12b")
     if isinstance(case.answer, Unclear):

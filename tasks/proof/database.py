@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Table,
     bindparam,
     create_engine,
     event,
@@ -23,6 +24,8 @@ from models.base import Base, Instant
 from orchestration import due
 from orchestration.statement import Prepared
 from orchestration.store import Store
+
+Backup = dict[Table, list[dict[str, Any]]]
 
 
 class Circumstances(Protocol):
@@ -66,15 +69,34 @@ class SimulatedStore(Store):
         """Be the database of a world that begins."""
         self.world, self.changed = world, True
 
-    def empty(self) -> None:
-        """Delete every row, and number new ones from one on."""
+    def empty(self, *, numbering: bool = True) -> None:
+        """Delete every row; unless told otherwise, new ones are numbered from one on."""
         if self.memory is not None:
             for statement in _DELETIONS:
                 statement.change(self.memory)
             return
         names = ", ".join(Base.metadata.tables)
         with self.engine.begin() as connection:
-            connection.exec_driver_sql(f"TRUNCATE {names} RESTART IDENTITY")
+            connection.exec_driver_sql(
+                f"TRUNCATE {names} {'RESTART' if numbering else 'CONTINUE'} IDENTITY"
+            )
+
+    def backup(self) -> Backup:
+        """Return all rows; taken by nobody in the world."""
+        with self.peek() as connection:
+            return {
+                table: [dict(row._mapping) for row in connection.execute(table.select())]  # noqa: SLF001 - its public name
+                for table in Base.metadata.sorted_tables
+            }
+
+    def restore(self, backup: Backup) -> None:
+        """Put all rows back to what they were."""
+        self.empty(numbering=False)
+        with self.engine.begin() if self.memory is None else nullcontext(self.memory) as connection:
+            for table, rows in backup.items():
+                if rows:
+                    connection.execute(table.insert(), rows)
+        self.changed = True
 
     def _clock(self) -> ColumnElement[datetime]:
         return bindparam("clock", callable_=self._tick, type_=Instant(), unique=True)

@@ -42,6 +42,8 @@ REPEATING = AgentContract(
 )
 FORGETFUL = AgentContract(name="forgetful", queue="all", idempotent=True, key_retention=45 * MINUTE)
 SEEDS = tuple(range(4))
+DONE_AND_LOST = (46, 65, 113)
+"""Seeds by which a step that was accepted is done between the backup and the restore."""
 LOST = {"partner action s0/a 0": "lost"}
 REFUSED = {"partner action s0/z 0": "refused"}
 
@@ -66,8 +68,16 @@ def directed() -> Iterator[Case]:
             yield case
     kept = {"call s0/a action 1": "commit-kept@p1"}
     yield from _cases("action commit-kept@p1", inline, kept)
+    yield from _restored()
     yield from _rows()
     yield from _dangers()
+
+
+def _restored() -> Iterator[Case]:
+    """Yield the runs whose second step is done in commits that are lost afterwards."""
+    accepted = {"restore": "restored", "partner action s0/a 0": "pending"}
+    for then in (ASKING, BOTH, CLOSING, WATCHED):
+        yield from _cases("database restored", _plan(ASKING, then=then), accepted, *DONE_AND_LOST)
 
 
 def _each(role: str, plan: Plan, around: Mapping[str, str], site: str) -> Iterator[Case]:

@@ -56,6 +56,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "partner probe": ("lost", "lagging", "unclear", "conflict", "rejected"),
     "partner close": ("lost", "reply-lost", "unclear", "late"),
     "person": ("cancel",),
+    "database": ("restored",),
 }  # fmt: skip
 """By role: every fault that can strike there."""
 
@@ -64,6 +65,7 @@ HOW_OFTEN: dict[str, float] = {
     "sweep": 0.15,
     "broker": 0.02,
     "person": 0.12,
+    "database": 0.04,
     "partner action": 0.35,
     "partner compensation": 0.25,
     "partner probe": 0.3,

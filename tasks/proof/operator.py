@@ -29,11 +29,12 @@ class Operator:
     def look(self, rows: Rows) -> int:
         """Resolve every halted step; return how many there were."""
         halted = [row for row in rows.steps if row.state == StepState.HALTED]
+        turned_back = {row.id for row in rows.sagas if row.abort}
         for row in halted:
-            self._resolve(row)
+            self._resolve(row, turned_back=row.saga_id in turned_back)
         return len(halted)
 
-    def _resolve(self, row: Any) -> None:
+    def _resolve(self, row: Any, *, turned_back: bool) -> None:
         saga_id, name = row.saga_id, row.path.partition("~")[0]
         partner = self.partners[row.agent]
         keys = [
@@ -53,7 +54,9 @@ class Operator:
             partner.shut_by_hand(entry)
         if standing:
             self._say(saga_id, row.path, Remedy.SUCCEEDED, result={"made": standing[-1].made})
-        elif self.position[name] is Position.AFTER or not partner.contract.effect:
+        elif (
+            self.position[name] is Position.AFTER and not turned_back
+        ) or not partner.contract.effect:
             if partner.contract.effect:
                 partner.do_by_hand(entries[-1])
             self._say(saga_id, row.path, Remedy.SUCCEEDED, result={"made": "by hand"})

@@ -19,7 +19,8 @@ from tasks.proof.operator import Operator
 from tasks.proof.partner import Partner, PartnerAgent
 from tasks.proof.people import People
 from tasks.proof.plans import Plan, Planner
-from tasks.proof.record import Record, Rows, read_rows, read_what_is_open
+from tasks.proof.record import Record, Rows, read_what_is_open
+from tasks.proof.restore import Restore
 from tasks.proof.world import EPOCH, Endless, World
 
 SAGAS = tuple(f"s{number}" for number in range(12))
@@ -107,6 +108,7 @@ class Drama:
         self.world.agents |= {name: self.agent(p) for name, p in self.partners.items()}
         self.operator = Operator(self.world, self.partners)
         self.people = People(self.world)
+        self.restore = Restore(self.world, len(sagas))
         self.definition = registry.bind(plan.workflow)
 
     def registry(self) -> Registry:
@@ -155,6 +157,8 @@ class Drama:
                 after = dice.between(site, timedelta(milliseconds=5), MINUTE * 30)
                 world.later(delay + after, partial(self.people.ring, name, step))
 
+        self.restore.plan()
+
     def _calm(self) -> None:
         """Let the faults stop; what is under way stays under way."""
         self.faults.over = True
@@ -188,12 +192,8 @@ class Drama:
         with self.world.store.peek() as connection:
             return read_what_is_open(connection)
 
-    def _rows(self) -> Rows:
-        with self.world.store.peek() as connection:
-            return read_rows(connection)
-
     def _judge(self, *, settled: bool) -> Outcome:
-        rows = self._rows()
+        rows = self.world.rows()
         record = Record(
             rows=rows,
             definitions={self.definition.id: self.definition},
@@ -203,7 +203,7 @@ class Drama:
             always_returns=self.always_returns,
             payments=[booking for partner in self.partners.values() for booking in partner.ledger],
         )
-        violations = check(record)
+        violations = self.restore.judge(check(record))
         violations += [
             Violation("SWEEP", one.saga_id, one.step, one.text) for one in self.world.undecided
         ]

@@ -49,6 +49,7 @@ _WIRE = {
     "days": "its message is delivered again days later",
     "flushed": "the broker forgets all messages",
     "cancel": "a customer cancels",
+    "restored": "the database is put back to a backup, and its last commits are gone",
     "beyond": "the request turns up after its lifetime",
 }
 _CALLED = {

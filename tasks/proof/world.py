@@ -30,7 +30,7 @@ from tasks.proof.database import SimulatedStore
 from tasks.proof.faults import Faults
 from tasks.proof.fleet import NODE_TIMEOUT, Fleet
 from tasks.proof.node import Process
-from tasks.proof.record import Beat
+from tasks.proof.record import Beat, Rows, read_rows
 from tasks.proof.strand import SimulatedCrash, Strand
 from tasks.proof.watched import Undecided, WatchedSupervisor
 
@@ -165,6 +165,11 @@ class World:
     def given_up(self, saga_id: str, step: str) -> bool:
         """Tell whether a step was ended as without effect."""
         return self.store.step(saga_id, step).state in {StepState.FAILED, StepState.SKIPPED}
+
+    def rows(self) -> Rows:
+        """Return all rows; asked by nobody in the world."""
+        with self.store.peek() as connection:
+            return read_rows(connection)
 
     def later(self, delay: timedelta, act: Callable[[], Any]) -> None:
         """Do something after ``delay``."""
@@ -382,3 +387,4 @@ class World:
         """End whatever is held."""
         for strand in self.held:
             strand.kill()
+        self.here = None  # Each left behind who acted when it was first run.

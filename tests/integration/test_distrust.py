@@ -1,13 +1,16 @@
 """The database has lost commits: what it says was never sent may have been, and is asked about."""
 
+from uuid import UUID
+
 import pytest
 from sqlalchemy import Engine
 
 from models.states import SagaState
 from orchestration.contract import AgentContract
-from orchestration.definition import Workflow, sequence
+from orchestration.definition import Step, Workflow, sequence
 from orchestration.errors import RefusedError
-from orchestration.signals import Absent, Applied
+from orchestration.events import Failed, FailureKind, Remedy
+from orchestration.signals import Absent, Applied, Closed
 from tests.support.core import Core, line, steps
 
 BLIND = AgentContract(name="book", queue="book", close=True, compensation=True)
@@ -65,3 +68,71 @@ def test_a_pivot_that_may_have_been_sent_cannot_be_cancelled(engine: Engine) -> 
     core.scheduler.distrust(by="ada", reason="fail-over")
     with pytest.raises(RefusedError, match="past its pivot 'b'"):
         core.scheduler.cancel(saga, by="ada")
+
+
+def _paying(engine: Engine) -> Core:
+    """A core whose sagas look something up, pay (the pivot), and tell the customer."""
+    contracts = (
+        AgentContract(name="look", queue="book", effect=False),
+        AgentContract(name="pay", queue="book", probe=True, close=True),
+        AgentContract(name="tell", queue="book", idempotent=True, probe=True),
+    )
+    tree = sequence(
+        Step("a", agent="look"), Step("b", agent="pay", pivot=True), Step("c", agent="tell")
+    )
+    return Core(engine, Workflow("pay", version=1, steps=tree), contracts=contracts)
+
+
+def _turned_back(core: Core) -> UUID:
+    """A saga that fails before its pivot, when all that may have been sent is in doubt."""
+    saga = core.start()
+    core.scheduler.distrust(by="ada", reason="fail-over")
+    failed = Failed(kind=FailureKind.PERMANENT, type="Full", message="there is none")
+    core.report(core.take(saga, "a"), failed)
+    assert core.saga(saga).state == SagaState.COMPENSATING
+    core.leases.answer(saga, "b", 1, Closed())
+    core.news()
+    return saga
+
+
+@pytest.mark.proves("D-17", "INV-3")
+def test_a_saga_that_turns_back_does_not_do_what_stands_after_its_pivot(engine: Engine) -> None:
+    core = _paying(engine)
+    saga = _turned_back(core)
+    core.leases.answer(saga, "c", 1, Absent())
+    assert core.news() == []
+    assert core.states(saga) == {"a": "failed", "b": "failed", "c": "halted"}
+    core.scheduler.resolve(saga, "c", Remedy.FAILED, by="ada", reason="it was never sent")
+    assert core.saga(saga).state == SagaState.COMPENSATED
+
+
+@pytest.mark.proves("D-17", "INV-3")
+def test_an_effect_after_the_pivot_of_a_saga_that_turns_back_waits_for_a_hand(
+    engine: Engine,
+) -> None:
+    core = _paying(engine)
+    saga = _turned_back(core)
+    core.leases.answer(saga, "c", 1, Applied())
+    assert core.saga(saga).state == SagaState.HALTED
+    assert core.incidents(saga) == ["manual_compensation"]
+    core.scheduler.resolve(saga, "c", Remedy.COMPENSATED, by="ada", reason="told him by phone")
+    assert core.saga(saga).state == SagaState.COMPENSATED
+
+
+@pytest.mark.proves("D-17")
+def test_what_is_in_doubt_without_a_question_is_undone_when_its_turn_comes_too_late(
+    engine: Engine,
+) -> None:
+    barrier = AgentContract(
+        name="book", queue="book", compensation=True, compensation_closes_key=True
+    )
+    core = Core(engine, line("a", "b"), contracts=(barrier,))
+    saga = core.start()
+    work = core.take(saga, "a")
+    core.scheduler.distrust(by="ada", reason="fail-over")
+    core.report(work)
+    # An agent that can neither be asked nor repeated safely: what it may have done is undone.
+    assert core.news()[-1] == ("book.compensation", "b", 1)
+    core.done(saga, "b")
+    core.done(saga, "a")
+    assert core.saga(saga).state == SagaState.COMPENSATED

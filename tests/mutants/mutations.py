@@ -643,6 +643,26 @@ DOUBTS = (
         "    if step.doubt_at == ():\n        settle(draft, step, None, why=LOST_COMMITS",
     ),
     mutant(
+        "done_after_the_pivot_of_a_saga_that_turns_back",
+        "what stands behind the pivot of a saga that turns back is not tried again",
+        "D-17, INV-3",
+        "tests/integration/test_distrust.py"
+        "::test_a_saga_that_turns_back_does_not_do_what_stands_after_its_pivot",
+        "orchestration/recovery",
+        "    if case.may_resend and not case.stranded:",
+        "    if case.may_resend:",
+    ),
+    mutant(
+        "left_standing_after_the_pivot_of_a_saga_that_turns_back",
+        "what a saga that turns back cannot undo waits for a hand",
+        "D-17, INV-3",
+        "tests/integration/test_distrust.py"
+        "::test_an_effect_after_the_pivot_of_a_saga_that_turns_back_waits_for_a_hand",
+        "orchestration/plan",
+        "not contract.effect or contract.accepted",
+        "not (contract.compensation or contract.manual) or not contract.effect",
+    ),
+    mutant(
         "poison_tried_for_ever",
         "a message that kills its workers is put aside",
         "D-25, row 25",
@@ -669,8 +689,8 @@ UNDOING = (
         "CT-12, row 15",
         f"{RECOVERY}::test_row_15_holds_only_before_the_pivot",
         "orchestration/recovery",
-        "            self.position is Position.BEFORE\n            and contract",
-        "            contract",
+        "            not (self.position is Position.PIVOT or self.forward_only)\n            and ",
+        "            ",
     ),
     mutant(
         "undone_in_forward_order",
