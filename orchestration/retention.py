@@ -32,7 +32,7 @@ from orchestration.contract import KILL_GRACE
 from orchestration.definition import Definition as Bound
 from orchestration.failpoint import reach
 from orchestration.scheduler import Scheduler
-from orchestration.statement import Prepared
+from orchestration.statement import AnyConnection, Prepared
 
 AT_ONCE = 50
 """How many sagas one transaction deletes: few enough that nobody waits for it for long."""
