@@ -186,6 +186,12 @@ class Roster:
             definitions=sorted(definitions), started_at=now, heartbeat_at=now,
         )  # fmt: skip
 
+    def withdraw(self, node_id: UUID) -> None:
+        """Say that a node takes nothing more, though it lives until what it runs is done."""
+        with self.store.transaction() as connection:
+            mine = _nodes.c.id == node_id
+            connection.execute(update(_nodes).where(mine).values(agents=[], definitions=[]))
+
     def end(self, node_id: UUID) -> None:
         """Sign off."""
         with self.store.transaction() as connection:

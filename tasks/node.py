@@ -71,12 +71,15 @@ class Keeper(threading.Thread):
         self.patience = parts.settings.sweep_interval * SWEEPS_MISSED
         self.grace = parts.settings.stop_timeout.total_seconds()
         self.ends_at = math.inf
+        self.withdrawn = False
 
     def run(self) -> None:
         """Look at the children ten times a second, and beat every interval."""
         due = time.monotonic()
         while not self.ended.wait(LOOK_SECONDS):
             self._guarded(self.look)
+            if self.ends_at < math.inf and not self.withdrawn:
+                self._guarded(self.withdraw)
             if time.monotonic() >= self.ends_at:
                 self.cut_off()
             if time.monotonic() >= due:
@@ -120,6 +123,11 @@ class Keeper(threading.Thread):
     def end_in_time(self) -> None:
         """Begin to count the time that is left for what is still being done."""
         self.ends_at = min(self.ends_at, time.monotonic() + self.grace)
+
+    def withdraw(self) -> None:
+        """Say that nothing more is to be sent to this worker."""
+        self.roster.withdraw(self.node.id)
+        self.withdrawn = True
 
     def cut_off(self) -> NoReturn:
         """End this worker at once; what it still holds is taken back and asked about.

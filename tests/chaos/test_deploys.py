@@ -118,6 +118,11 @@ def test_a_worker_that_is_told_to_end_begins_no_step_and_finishes_the_one_that_r
     told_to_end(first)
     log = fleet.rig.home / "old1.log"
     eventually(lambda: "Warm shutdown" in log.read_text(), within=20, describe="it was told")
+    eventually(
+        lambda: fleet.rig.node_of(first.pid).agents == [],
+        within=10,
+        describe="nothing more is to be sent to it",
+    )
     waiting = fleet.start(1)
     gate.unlink()
     assert first.started is not None

@@ -125,6 +125,19 @@ def test_the_release_with_most_living_nodes_is_named_for_a_step(core: Core) -> N
 
 
 @pytest.mark.proves("D-22")
+def test_a_node_that_is_ending_serves_nobody_and_lives(core: Core) -> None:
+    (definition,) = core.known
+    saga = core.start()
+    core.take(saga, "a")
+    core.roster.withdraw(core.node.id)
+    assert core.roster.served() == set()
+    assert core.roster.release_for("book", definition) is None
+    assert core.roster.beat(core.node.id)
+    assert len(core.roster.held_by(core.node.id)) == 1
+    assert core.roster.held_by_the_ended(10) == []
+
+
+@pytest.mark.proves("D-22")
 def test_a_node_that_joins_hastens_what_waited_in_vain_for_it(core: Core) -> None:
     saga = core.start()
     core.roster.end(core.node.id)
