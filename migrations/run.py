@@ -86,8 +86,9 @@ def _apply_online(engine: Engine, revision: str) -> None:
 
 
 def _code(error: Any) -> Any:
-    """Return the code of an error of psycopg or of PyMySQL."""
-    return getattr(error, "sqlstate", None) or error.args[0]
+    """Return the code of an error of PyMySQL, whose state says too little, or of psycopg."""
+    number = error.args[0] if error.args else None
+    return number if isinstance(number, int) else getattr(error, "sqlstate", None)
 
 
 @contextmanager

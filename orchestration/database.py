@@ -114,7 +114,8 @@ def _mysql_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) ->
     If that would be too long for one packet of theirs, it is ``true``, for them to be read singly.
     """
     name, document = (compiler.process(clause, **kwargs) for clause in element.clauses)
-    pair = f"JSON_QUOTE({name}), ':', COALESCE({document}, 'null')"
+    quoted = f"JSON_QUOTE({name}) COLLATE utf8mb4_bin"  # Or MySQL may not know by which to join.
+    pair = f"{quoted}, ':', COALESCE({document}, 'null')"
     whole = f"CONCAT('{{', GROUP_CONCAT({pair}), '}}')"
     return f"IF(SUM(LENGTH({document})) > {LONGEST_DOCUMENT}, 'true', {whole})"
 

@@ -20,6 +20,7 @@ from migrations.run import LOCK_TIMEOUT_SECONDS
 from models.base import Base
 from models.mysql import is_compared
 from orchestration.database import open_engine
+from tests.support import databases
 from tests.support.mariadb import AS_LAID, HOSTILE, Mariadb
 from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
@@ -205,16 +206,24 @@ def more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
     return added
 
 
-@pytest.fixture
-def hot(postgres: Postgres) -> Iterator[Engine]:
-    """A PostgreSQL database at the newest revision."""
-    with postgres.database() as url:
+@pytest.fixture(params=["postgres"])
+def hot(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """A database at the newest revision."""
+    server: Postgres | Mariadb = request.getfixturevalue(request.param)
+    with server.database() as url:
         engine = open_engine(url)
         run.upgrade(engine)
         yield engine
         engine.dispose()
 
 
+PATIENCE = {
+    "postgresql": f"SET LOCAL lock_timeout = '{3 * LOCK_TIMEOUT_SECONDS}s'",
+    "mysql": f"SET lock_wait_timeout = {3 * LOCK_TIMEOUT_SECONDS}",
+}
+
+
+@pytest.mark.parametrize("hot", databases.CONCURRENT, indirect=True)
 def test_a_change_that_waits_for_a_table_lets_the_others_pass(
     hot: Engine, more: Callable[[str], None]
 ) -> None:
@@ -225,7 +234,7 @@ def test_a_change_that_waits_for_a_table_lets_the_others_pass(
             migrating = pool.submit(run.upgrade, hot)
             eventually(lambda: _waits(hot), within=20, describe="the change waits for the reader")
             with hot.begin() as writer:
-                writer.exec_driver_sql(f"SET LOCAL lock_timeout = '{3 * LOCK_TIMEOUT_SECONDS}s'")
+                writer.exec_driver_sql(PATIENCE[hot.dialect.name])
                 writer.exec_driver_sql("UPDATE sagas SET state = state")
             assert not migrating.done()
         migrating.result(60)
@@ -233,10 +242,16 @@ def test_a_change_that_waits_for_a_table_lets_the_others_pass(
     assert "note" in {column["name"] for column in inspect(hot).get_columns("sagas")}
 
 
+WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+    "mysql": "SELECT count(*) FROM information_schema.processlist"
+    " WHERE db = DATABASE() AND state = 'Waiting for table metadata lock'",
+}
+
+
 def _waits(engine: Engine) -> bool:
     with engine.connect() as connection:
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-        return bool(connection.exec_driver_sql(waiting).scalar())
+        return bool(connection.exec_driver_sql(WAITING[engine.dialect.name]).scalar())
 
 
 def test_an_index_is_built_while_others_write_and_others_want_to_migrate(
