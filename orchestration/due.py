@@ -1,9 +1,15 @@
 """What the supervisor looks for: bounded reads of what is due, oldest first, without a lock.
 
 What is found is locked and looked at again before anything is decided, so a stale find is harmless.
+
+None of these reads may cost more where more sagas are under way. So each is written such that an
+index leads to the few rows that it is about, whatever the statistics say: a clock that is read for
+each row cannot bound a range in an index, and what may be read once into a hash table will be.
 """
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +17,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
+    Select,
     Table,
     bindparam,
     func,
@@ -65,7 +72,8 @@ _LIVE_SAGAS = Prepared(
         _sagas.c.id,
         select(_steps.c.path)
         .where(_steps.c.saga_id == _sagas.c.id, text(listed("steps.state", STEP_LIVE)))
-        .exists()
+        .limit(literal_column("1"))
+        .scalar_subquery()
         .label("moves"),
     )
     .where(text(listed("sagas.state", SAGA_LIVE)), _sagas.c.id > bindparam("behind"))
@@ -81,23 +89,34 @@ def kinds(connection: Connection, store: Store) -> set[str]:
 
 
 def _due_kinds(now: ColumnElement[datetime]) -> Prepared:
-    found: dict[str, Any] = {
-        state: select(_steps.c.path).where(
-            _steps.c.state == literal_column(f"'{state}'"), _steps.c.wake_at <= now
-        )
-        for state in sorted(STEP_LIVE)
+    first: dict[str, Select[Any]] = {
+        state: select(func.min(_steps.c.wake_at)).where(_in(state)) for state in sorted(STEP_LIVE)
     }
-    found["saga"] = select(_sagas.c.id).where(_sagas.c.wake_at <= now)
-    return Prepared(select(*(query.exists().label(kind) for kind, query in found.items())))
+    first["saga"] = select(func.min(_sagas.c.wake_at)).where(_sagas.c.wake_at.is_not(None))
+    due = ((query.scalar_subquery() <= now).label(kind) for kind, query in first.items())
+    return Prepared(select(*due))
+
+
+def _in(state: str) -> ColumnElement[bool]:
+    return _steps.c.state == literal_column(f"'{state}'")
+
+
+def _once(now: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    """Return the present as it is when a statement begins."""
+    return select(now).scalar_subquery()
 
 
 def steps(connection: Connection, store: Store, state: StepState, limit: int) -> list[Any]:
     """Return due steps: (saga_id, path, direction, queue, agent, dispatch_count, definition_id)."""
-    statement = store.prepared(_due_steps)
-    return statement.all(connection, in_state=state, most=limit)
+    return store.prepared(_due_in(state)).all(connection, most=limit)
 
 
-def _due_steps(now: ColumnElement[datetime]) -> Prepared:
+@cache
+def _due_in(state: StepState) -> Callable[[ColumnElement[datetime]], Prepared]:
+    return lambda now: _due_steps(state, now)
+
+
+def _due_steps(state: StepState, now: ColumnElement[datetime]) -> Prepared:
     query = (
         select(
             _steps.c.saga_id,
@@ -109,7 +128,7 @@ def _due_steps(now: ColumnElement[datetime]) -> Prepared:
             _sagas.c.definition_id,
         )
         .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
-        .where(_steps.c.state == bindparam("in_state"), _steps.c.wake_at <= now)
+        .where(_in(state), _steps.c.wake_at <= _once(now))
         .order_by(_steps.c.wake_at)
         .limit(bindparam("most", type_=Integer()))
     )
@@ -143,7 +162,8 @@ def sagas(connection: Connection, store: Store, limit: int) -> list[UUID]:
 
 
 def _due_sagas(now: ColumnElement[datetime]) -> Prepared:
-    query = select(_sagas.c.id).where(_sagas.c.wake_at <= now).order_by(_sagas.c.wake_at)
+    due = select(_sagas.c.id).where(_sagas.c.wake_at <= _once(now))
+    query = due.order_by(_sagas.c.wake_at)
     return Prepared(query.limit(bindparam("most", type_=Integer())))
 
 
@@ -160,5 +180,5 @@ def stranded(connection: Connection, after: UUID, window: int) -> tuple[list[UUI
     beginning again. However many sagas there are, one look costs the same.
     """
     live = _LIVE_SAGAS.all(connection, behind=after, most=window)
-    still = [saga.id for saga in live if not saga.moves]
+    still = [saga.id for saga in live if saga.moves is None]
     return still, live[-1].id if len(live) == window else FIRST

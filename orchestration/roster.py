@@ -72,10 +72,17 @@ def release_of(agents: Iterable[str], definitions: Iterable[str]) -> str:
 
 
 _ALIVE = _nodes.c.ended_at.is_(None)
-_HELD_BY_THE_ENDED = Prepared(
-    select(_steps.c.saga_id, _steps.c.path, _steps.c.attempt)
-    .join_from(_steps, _nodes, _nodes.c.id == _steps.c.node_id)
-    .where(_steps.c.state == literal_column(f"'{StepState.LEASED}'"), ~_ALIVE)
+_HELD = (
+    select(_steps.c.path)
+    .where(
+        _steps.c.node_id == _nodes.c.id, _steps.c.state == literal_column(f"'{StepState.LEASED}'")
+    )
+    .limit(literal_column("1"))
+)
+# Node by node, for there are many leases and hardly one of an ended node among them.
+_ENDED_HOLDERS = Prepared(
+    select(_nodes.c.id)
+    .where(~_ALIVE, _HELD.scalar_subquery().is_not(None))
     .limit(bindparam("most", type_=Integer()))
 )
 _HELD_BY = Prepared(
@@ -229,10 +236,12 @@ class Roster:
     def held_by_the_ended(self, limit: int) -> list[Held]:
         """Return leases whose node has ended, bounded by ``limit``."""
         with self.store.reading() as connection:
-            return [
+            found = [
                 Held(saga_id=row.saga_id, path=row.path, attempt=row.attempt)
-                for row in _HELD_BY_THE_ENDED.all(connection, most=limit)
+                for node in _ENDED_HOLDERS.all(connection, most=limit)
+                for row in _HELD_BY.all(connection, node=node.id)
             ]
+        return found[:limit]
 
     def served(self) -> set[tuple[str, str]]:
         """Return the pairs (agent, definition id) that some living node can run."""
