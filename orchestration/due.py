@@ -4,12 +4,11 @@ What is found is locked and looked at again before anything is decided, so a sta
 
 None of these reads may cost more where more sagas are under way. So each is written such that an
 index leads to the few rows that it is about, whatever the statistics say: a clock that is read for
-each row cannot bound a range in an index, and what may be read once into a hash table will be.
+each row cannot bound a range in an index, so the time is asked for first; and what may be read once
+into a hash table will be.
 """
 
-from collections.abc import Callable
 from datetime import datetime
-from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -82,6 +81,38 @@ _LIVE_SAGAS = Prepared(
 )
 
 
+def _in(state: str) -> ColumnElement[bool]:
+    return _steps.c.state == literal_column(f"'{state}'")
+
+
+def _due_steps(state: StepState) -> Prepared:
+    query = (
+        select(
+            _steps.c.saga_id,
+            _steps.c.path,
+            _steps.c.direction,
+            _steps.c.queue,
+            _steps.c.agent,
+            _steps.c.dispatch_count,
+            _sagas.c.definition_id,
+        )
+        .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
+        .where(_in(state), _steps.c.wake_at <= bindparam("by"))
+        .order_by(_steps.c.wake_at)
+        .limit(bindparam("most", type_=Integer()))
+    )
+    return Prepared(query)
+
+
+_DUE_STEPS = {state: _due_steps(state) for state in sorted(STEP_LIVE)}
+_DUE_SAGAS = Prepared(
+    select(_sagas.c.id)
+    .where(_sagas.c.wake_at <= bindparam("by"))
+    .order_by(_sagas.c.wake_at)
+    .limit(bindparam("most", type_=Integer()))
+)
+
+
 def kinds(connection: Connection, store: Store) -> set[str]:
     """Return in which of its live states any step is due, and ``saga`` if any deadline is."""
     (row,) = store.prepared(_due_kinds).all(connection)
@@ -97,42 +128,10 @@ def _due_kinds(now: ColumnElement[datetime]) -> Prepared:
     return Prepared(select(*due))
 
 
-def _in(state: str) -> ColumnElement[bool]:
-    return _steps.c.state == literal_column(f"'{state}'")
-
-
-def _once(now: ColumnElement[datetime]) -> ColumnElement[datetime]:
-    """Return the present as it is when a statement begins."""
-    return select(now).scalar_subquery()
-
-
 def steps(connection: Connection, store: Store, state: StepState, limit: int) -> list[Any]:
     """Return due steps: (saga_id, path, direction, queue, agent, dispatch_count, definition_id)."""
-    return store.prepared(_due_in(state)).all(connection, most=limit)
-
-
-@cache
-def _due_in(state: StepState) -> Callable[[ColumnElement[datetime]], Prepared]:
-    return lambda now: _due_steps(state, now)
-
-
-def _due_steps(state: StepState, now: ColumnElement[datetime]) -> Prepared:
-    query = (
-        select(
-            _steps.c.saga_id,
-            _steps.c.path,
-            _steps.c.direction,
-            _steps.c.queue,
-            _steps.c.agent,
-            _steps.c.dispatch_count,
-            _sagas.c.definition_id,
-        )
-        .join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
-        .where(_in(state), _steps.c.wake_at <= _once(now))
-        .order_by(_steps.c.wake_at)
-        .limit(bindparam("most", type_=Integer()))
-    )
-    return Prepared(query)
+    now = store.time(connection)
+    return _DUE_STEPS[state].all(connection, by=now, most=limit)
 
 
 def untaken(connection: Connection, limit: int) -> list[Any]:
@@ -158,13 +157,8 @@ def waiting_for(connection: Connection, queue: str, direction: str, *, limit: in
 
 def sagas(connection: Connection, store: Store, limit: int) -> list[UUID]:
     """Return the sagas whose deadline is to be acted on."""
-    return [row.id for row in store.prepared(_due_sagas).all(connection, most=limit)]
-
-
-def _due_sagas(now: ColumnElement[datetime]) -> Prepared:
-    due = select(_sagas.c.id).where(_sagas.c.wake_at <= _once(now))
-    query = due.order_by(_sagas.c.wake_at)
-    return Prepared(query.limit(bindparam("most", type_=Integer())))
+    now = store.time(connection)
+    return [row.id for row in _DUE_SAGAS.all(connection, by=now, most=limit)]
 
 
 def unended(connection: Connection, after: UUID, window: int) -> list[UUID]:

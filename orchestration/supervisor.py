@@ -6,6 +6,7 @@ first, one saga and one transaction at a time, and skips what another one is wor
 number of supervisors may run at once, and one that dies is continued by the next tick.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Supervisor:
     """All sweeps. ``batch`` bounds each of them; ``node_timeout`` is the silence that is death.
 
     What ended ``keep_ended`` ago is deleted, unless anything may still come of it; ``None``: never.
+    A sweep that finds full batches is repeated at once, within ``go_on_for``.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Supervisor:
         batch: int = 200,
         node_timeout: timedelta = timedelta(seconds=6),
         keep_ended: timedelta | None = None,
+        go_on_for: timedelta = timedelta(0),
     ) -> None:
         self.scheduler = scheduler
         self.store: Store = scheduler.store
@@ -75,10 +78,12 @@ class Supervisor:
         self.batch = batch
         self.node_timeout = node_timeout
         self.keep_ended = keep_ended
+        self.go_on_for = go_on_for.total_seconds()
         self.retention = retention.Retention(scheduler)
         self._purged_until = retention.FIRST
         self._looked_until: UUID = due.FIRST
         self._failed = 0
+        self._full = False
         self.duties: dict[str, Callable[[], int]] = {
             "dead_nodes": self.sweep_dead_nodes,
             "overdue_leases": self.sweep_overdue_leases,
@@ -91,16 +96,21 @@ class Supervisor:
         }
 
     def sweep(self) -> SweepReport:
-        """Do every duty once; log only what was done."""
+        """Do every duty; once, or until there is less than a batch to do. Log what was done."""
         with measured(SWEEPS):
+            began, passes = time.monotonic(), 1
             report = self._sweep()
+            # Another pass may take as long as those before it did.
+            while self._full and (time.monotonic() - began) * (1 + 1 / passes) < self.go_on_for:
+                report.counts.update(self._sweep().counts)
+                passes += 1
         for cause in self.duties.keys() - NO_RESCUE:
             count(RESCUES, cause, amount=report.counts[cause])
         return report
 
     def _sweep(self) -> SweepReport:
         report = SweepReport(counts=Counter(dict.fromkeys(self.duties, 0)))
-        self._failed = 0
+        self._failed, self._full = 0, False
         with self.store.reading() as connection:
             found = due.kinds(connection, self.store)
         for name, duty in self.duties.items():
@@ -160,6 +170,7 @@ class Supervisor:
     def _wake(self, state: StepState) -> int:
         with self.store.reading() as connection:
             steps = due.steps(connection, self.store, state, self.batch)
+        self._full |= len(steps) == self.batch
         return self._each(steps, lambda step: self.scheduler.wake(step.saga_id, step.path))
 
     def sweep_undelivered(self) -> int:
@@ -168,6 +179,7 @@ class Supervisor:
             steps = due.steps(connection, self.store, StepState.DISPATCHED, self.batch)
         if not steps:
             return 0
+        self._full |= len(steps) == self.batch
         lanes = {(step.queue, step.direction) for step in steps}
         queued = {lane: self._all_queued(*lane) for lane in lanes}
         served = self.roster.served()
@@ -225,6 +237,7 @@ class Supervisor:
         """Act on sagas past their deadline."""
         with self.store.reading() as connection:
             sagas = due.sagas(connection, self.store, self.batch)
+        self._full |= len(sagas) == self.batch
         return self._each(sagas, self.scheduler.deadline)
 
     def sweep_stranded(self) -> int:

@@ -57,6 +57,7 @@ class Runtime:
             batch=self.settings.sweep_batch,
             node_timeout=self.settings.node_timeout,
             keep_ended=self.settings.retention,
+            go_on_for=self.settings.sweep_interval,
         )
 
     @cached_property

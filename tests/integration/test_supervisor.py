@@ -518,6 +518,30 @@ def test_what_is_looked_for_often_is_found_by_a_partial_index(
     assert index in told, told
 
 
+def test_a_sweep_with_full_batches_goes_on_until_less_than_one_is_left(engine: Engine) -> None:
+    core = Core(engine, line("a"), batch=2)
+    for _ in range(7):
+        core.start()
+    core.later(seconds=5)
+    assert counts(core) == {"undelivered": 2}
+    core.supervisor.go_on_for = 60.0
+    assert counts(core) == {"undelivered": 5}
+    assert counts(core) == {}
+
+
+def test_a_sweep_goes_on_for_a_bounded_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Core(engine, line("a"), batch=1)
+    for _ in range(5):
+        core.start()
+    core.later(seconds=5)
+    seconds = iter(range(100))
+    monkeypatch.setattr("orchestration.supervisor.time.monotonic", lambda: float(next(seconds)))
+    core.supervisor.go_on_for = 3.5
+    assert counts(core) == {"undelivered": 3}
+
+
 def test_terminal_rows_are_in_no_hot_index(core: Core) -> None:
     """What has ended has no wake-up time and is in no state that the indexes hold."""
     saga = core.start()
