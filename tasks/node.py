@@ -27,6 +27,7 @@ from celery.signals import (
     worker_shutdown,
     worker_shutting_down,
 )
+from kombu import Exchange
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.states import Operation
@@ -203,6 +204,8 @@ def _enter(sender: str) -> None:
         for queue in release_queues(release_of(agents, definitions)):
             named = queue_named(queue, app.conf.task_default_queue_type)
             app.amqp.queues.select_add(named)
+            # Redis would remember each release's queues for ever if they were bound to an exchange.
+            named.exchange = Exchange()
     for node_id in earlier:
         held = parts.roster.held_by(node_id)
         freed = parts.supervisor.release(held, "its worker was restarted")
