@@ -18,7 +18,8 @@ from redis.sentinel import Sentinel
 
 from orchestration.settings import Settings
 from tasks.findings import ONLY_TIME, Finding, error, note, ok, warning
-from tasks.queues import all_queues, queue_arguments
+from tasks.queues import all_queues
+from tasks.sweeping import queue_arguments
 
 _PATIENCE_SECONDS = 3
 _SENTINEL_PORT = 26379

@@ -17,11 +17,13 @@ from orchestration.store import Store
 from tasks.app import app
 from tasks.lookup import existing_store
 from tasks.pools import require
-from tasks.queues import START_QUEUE, SUPERVISOR_QUEUE, agent_queues
+from tasks.queues import START_QUEUE, agent_queues
+from tasks.sweeping import SUPERVISOR_POOL, SUPERVISOR_QUEUE
 
 _NODE_NAME = "ATALAIA_NODE_NAME"
 # -P: the folder that one happens to stand in must not shadow our own modules.
 _CELERY = (sys.executable, "-P", "-m", "celery", "-A", "tasks.app")
+_BEAT = (sys.executable, "-P", "-m", "celery", "-A", "tasks.beat")
 
 
 def worker_command(
@@ -47,6 +49,7 @@ def worker_command(
     node = name or given.node_name or free_name(store, role)
     processes = concurrency or (1 if supervisor else given.concurrency)
     options = ["-n", node if "@" in node else f"{node}@%h", "-c", str(processes)]
+    pool = pool or (SUPERVISOR_POOL if supervisor else None)
     if pool:
         require(pool)
         options += ["-P", pool]
@@ -102,7 +105,7 @@ def beat_command() -> list[str]:
     given: Settings = settings()
     _require_broker()
     given.home.mkdir(parents=True, exist_ok=True)
-    return [*_CELERY, "beat", "--pidfile=", "-l", "INFO"]
+    return [*_BEAT, "beat", "--pidfile=", "-l", "INFO"]
 
 
 def worker_environment(*, supervisor: bool, name: str | None) -> dict[str, str]:

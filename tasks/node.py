@@ -6,6 +6,7 @@ the leases that the child held; and it sweeps when nobody else has for three int
 """
 
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -213,6 +214,13 @@ def _enter(sender: str) -> None:
     if earlier:
         parts.supervisor.ring_again()
     parts.store.engine.dispose()
+    _share_memory()
+
+
+def _share_memory() -> None:
+    """Have the pool's processes share what is there by now: the collector writes into no page."""
+    gc.collect()
+    gc.freeze()
 
 
 @worker_ready.connect

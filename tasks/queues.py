@@ -1,15 +1,13 @@
 """The names of all queues: for starts, for sweeps, and two for each service and each release."""
 
-from typing import Any
-
 from kombu import Queue
 
 from orchestration.contract import RECOVERY_QUEUE_SUFFIX
 from orchestration.registry import registry
 from orchestration.roster import RELEASE
+from tasks.sweeping import SUPERVISOR_QUEUE, queue_arguments
 
 START_QUEUE = "atalaia"
-SUPERVISOR_QUEUE = "supervisor"
 _UNREAD_MILLISECONDS = 3_600_000
 """How long RabbitMQ keeps the queues of a release of which no worker is left."""
 
@@ -23,14 +21,6 @@ def agent_queues() -> list[str]:
 def all_queues() -> list[str]:
     """Return every queue of this installation that outlives a release."""
     return [START_QUEUE, SUPERVISOR_QUEUE, *agent_queues()]
-
-
-def queue_arguments(queue_type: str) -> dict[str, Any]:
-    """Return what a queue is declared with on RabbitMQ, where a queue keeps its first type.
-
-    Elsewhere there is one type, and nothing to say.
-    """
-    return {} if queue_type == "classic" else {"x-queue-type": queue_type}
 
 
 def queue_named(name: str, queue_type: str) -> Queue:

@@ -13,7 +13,7 @@ from orchestration import views
 from orchestration.settings import Settings
 from orchestration.store import Store
 from tasks.processes import Child, write_private
-from tasks.queues import SUPERVISOR_QUEUE
+from tasks.sweeping import SUPERVISOR_POOL, SUPERVISOR_QUEUE
 
 FLOWER_USER = "atalaia"
 FLOWER_LOGIN = "flower.json"
@@ -21,6 +21,7 @@ FLOWER_FILE = "flower.conf"
 # -P: the folder that one happens to stand in must not shadow our own modules.
 _PYTHON = (sys.executable, "-P", "-m")
 _CELERY = (*_PYTHON, "celery", "-A", "tasks.app")
+_BEAT = (*_PYTHON, "celery", "-A", "tasks.beat")
 _ANSWER_SECONDS = 1.0
 _FLOWER = """\
 address = "127.0.0.1"
@@ -48,7 +49,9 @@ class Roles:
 
     def supervisor(self) -> Child:
         """Return the worker that only sweeps, so that no backlog can starve it."""
-        return self._worker(0, "supervisor", "-c", "1", "-Q", SUPERVISOR_QUEUE)
+        return self._worker(
+            0, "supervisor", "-P", SUPERVISOR_POOL, "-c", "1", "-Q", SUPERVISOR_QUEUE
+        )
 
     def _worker(self, number: int, name: str, *arguments: str) -> Child:
         options = ("-n", f"{name}@%h", "--without-mingle", "--without-gossip", "-l", "INFO")
@@ -65,7 +68,7 @@ class Roles:
             return "beat: Starting" in child.said()
 
         # Its pid file would be left behind by a kill, and the home is locked anyway.
-        return self._child("beat", _CELERY, "beat", "--pidfile=", "-l", "INFO", ready=rings)
+        return self._child("beat", _BEAT, "beat", "--pidfile=", "-l", "INFO", ready=rings)
 
     def flower(self) -> Child:
         """Return Flower: to look only, on 127.0.0.1, behind a password."""

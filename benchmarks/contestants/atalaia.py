@@ -14,8 +14,8 @@ _ENVIRONMENT = {
 }
 
 
-def _celery(words: str) -> Command:
-    return ["{python}", "-m", "celery", "-A", "tasks.app", *words.split()]
+def _celery(words: str, app: str = "tasks.app") -> Command:
+    return ["{python}", "-m", "celery", "-A", app, *words.split()]
 
 
 def _worker(node: str, pool: str, concurrency: int, queue: str = "noop") -> Command:
@@ -31,7 +31,7 @@ def _shape(
     return Contestant(
         name=name,
         about=about,
-        servers=[_worker("supervisor", "prefork", 1, "supervisor"), _celery("beat")],
+        servers=[_worker("supervisor", "threads", 1, "supervisor"), _celery("beat", "tasks.beat")],
         workers=workers,
         client=module("atalaia_client", *(["-inline"] if inline else [])),
         environment=_ENVIRONMENT,

@@ -11,6 +11,8 @@ from statistics import median, quantiles
 
 import pytest
 
+import orchestration
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("models", "orchestration", "tasks", "web", "migrations", "examples")
 
@@ -188,6 +190,22 @@ def test_a_worker_needs_no_opentelemetry_and_loads_prometheus_only_to_show_metri
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_beat_loads_neither_the_database_nor_any_agent() -> None:
+    program = (
+        "import sys; import tasks.beat; tasks.beat.app.conf.beat_schedule; "
+        "print(sorted({'sqlalchemy', 'tasks.app', 'orchestration.registry'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(orchestration, name) is not None for name in orchestration.__all__)
+    assert not hasattr(orchestration, "Scheduler")
 
 
 def test_rows_hold_no_statements() -> None:
