@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from orchestration.supervisor import Supervisor
 
 KEPT = Path(__file__).with_name("costs.json")
 TABLES = ("sagas", "steps", "attempts", "journal")
-PROCESSORS = ("workers", "client", "postgresql", "redis")
+PROCESSORS = ("workers", "client", "postgresql", "redis", "rabbitmq")
 LIVE = 2_000
 """So many sagas are under way when a sweep that finds nothing is measured."""
 TOGETHER = 50
@@ -110,12 +110,7 @@ def costs_of(contestant: Contestant, places: Places, sagas: int, idle: float) ->
         time.sleep(idle)
         waited, before = time.monotonic() - began, counters(found)
         sizes = _sizes(found)
-        began = time.monotonic()
-        for _ in range(sagas // TOGETHER):
-            found.submit(TOGETHER)
-            if not found.wait():
-                raise NotMeasuredError("not all of its sagas were done in time")
-        lasted, after = time.monotonic() - began, counters(found)
+        lasted, after = _run_all(found, sagas), counters(found)
         resting = before.less(first)
         used = after.less(before).less(resting, lasted / waited)
         grown = {name: size - sizes[name] for name, size in _sizes(found).items()}
@@ -131,6 +126,16 @@ def costs_of(contestant: Contestant, places: Places, sagas: int, idle: float) ->
         "connections": connections,
         "backend_megabytes": memory,
     }
+
+
+def _run_all(found: Running, sagas: int) -> float:
+    """Run sagas, not too many at once; return the seconds that it took."""
+    began = time.monotonic()
+    for _ in range(sagas // TOGETHER):
+        found.submit(TOGETHER)
+        if not found.wait():
+            raise NotMeasuredError("not all of its sagas were done in time")
+    return time.monotonic() - began
 
 
 def _sizes(found: Running) -> dict[str, int]:
@@ -163,6 +168,24 @@ _SESSIONS = """
     SELECT array_agg(pid) FROM pg_stat_activity
     WHERE datname = %s AND backend_type = 'client backend' AND application_name <> 'bench-look'
 """
+
+
+def rabbitmq_costs(places: Places, url: str, sagas: int, idle: float) -> Figures:
+    """Return the processor seconds of RabbitMQ for each saga; others may use the server, too."""
+    shape = replace(PREFORK, environment=PREFORK.environment | {"ATALAIA_BROKER_URL": url})
+    with running(shape, places) as found:
+        found.start()
+        began, first = time.monotonic(), _rabbitmq_seconds()
+        time.sleep(idle)
+        waited, before = time.monotonic() - began, _rabbitmq_seconds()
+        lasted = _run_all(found, sagas)
+        used = _rabbitmq_seconds() - before - (before - first) * lasted / waited
+    return {"rabbitmq": used / sagas}
+
+
+def _rabbitmq_seconds() -> float:
+    named = (one for one in psutil.process_iter(["name"]) if one.info["name"].startswith("beam"))
+    return processor_seconds(named)
 
 
 # --- sweeps --------------------------------------------------------------------------------------
@@ -283,6 +306,8 @@ def main() -> int:
         found = {"conditions": places.conditions(), "sagas": wanted.sagas, "steps": STEPS}
         for name, contestant in (("messages", PREFORK), ("inline", INLINE)):
             found[name] = costs_of(contestant, places, wanted.sagas, wanted.idle)
+        if url := os.environ.get("ATALAIA_TEST_RABBITMQ_URL"):
+            found["broker"] = rabbitmq_costs(places, url, wanted.sagas, wanted.idle)
         found["sweep"] = sweep_costs(places)
     if wanted.json and wanted.json.exists():
         found = least(json.loads(wanted.json.read_text()), found)
