@@ -195,12 +195,10 @@ def test_nothing_is_left_running(places: Places) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_saga_costs_as_many_commands_and_commits_as_the_document_says(places: Places) -> None:
+def test_a_saga_costs_as_many_commands_of_redis_as_the_document_says(places: Places) -> None:
     kept = json.loads(costs.KEPT.read_text())["messages"]["for_each_saga"]
     found = costs.costs_of(PREFORK, places, sagas=costs.TOGETHER, idle=2)["for_each_saga"]
-    for name in ("commands", "commits_per_saga"):
-        assert found[name] == pytest.approx(kept[name], rel=0.15), name
+    assert found["commands"] == pytest.approx(kept["commands"], rel=0.15)
 
 
 def test_of_two_runs_the_lesser_processor_times_are_kept() -> None:
