@@ -28,6 +28,7 @@ DOUBT = "tests/unit/test_doubt.py"
 ENVELOPE = "tests/integration/test_envelope.py"
 NODE = "tests/integration/test_node.py"
 RETENTION = "tests/integration/test_retention.py"
+MYSQL = "tests/unit/test_mysql.py"
 
 
 @dataclass(frozen=True)
@@ -1155,6 +1156,36 @@ RETAINED = (
     ),
 )
 
+SERVERS = (
+    mutant(
+        "deadlock_is_an_error",
+        "what a database rolled back so that another could go on is decided again",
+        "D-24",
+        f"{MYSQL}::test_what_gave_way_in_a_deadlock_is_done_again",
+        "orchestration/mysql",
+        "!= (_DEADLOCK,)",
+        "== (_DEADLOCK,)",
+    ),
+    mutant(
+        "violated_check_is_an_outage",
+        "a row that contradicts itself does not hold up a sweep",
+        "D-25",
+        f"{MYSQL}::test_a_row_that_contradicts_itself_is_no_outage",
+        "orchestration/mysql",
+        "frozenset({3819, 4025})",
+        "frozenset({3819})",
+    ),
+    mutant(
+        "too_long_is_an_outage",
+        "only what the database can never hold is another outcome",
+        "D-08",
+        f"{MYSQL}::test_only_what_may_not_fit_into_a_packet_is_refused",
+        "orchestration/mysql",
+        "    if longest > LONGEST_DOCUMENT:\n",
+        "    if longest > 4 * LONGEST_DOCUMENT:\n",
+    ),
+)
+
 MUTANTS = (
-    *FENCES, *GRANTS, *KEYS, *DOUBTS, *UNDOING, *LATECOMERS, *TIMES, *MESSAGES, *RETAINED,
+    *FENCES, *GRANTS, *KEYS, *DOUBTS, *UNDOING, *LATECOMERS, *TIMES, *MESSAGES, *RETAINED, *SERVERS,
 )  # fmt: skip
