@@ -101,6 +101,17 @@ def engine(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.fixture(params=databases.CONCURRENT)
+def writers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """The product's own engine over a database that lets many write at once."""
+    from orchestration.database import open_engine
+
+    with databases.fresh_database(request, tmp_path) as url:
+        engine = open_engine(url)
+        yield engine
+        engine.dispose()
+
+
 @pytest.fixture
 def store(engine: Engine) -> "Store":
     """The product's store over ``engine``."""

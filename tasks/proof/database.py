@@ -51,6 +51,13 @@ _STEP = Prepared(
 _DELETIONS = tuple(Prepared(table.delete()) for table in reversed(Base.metadata.sorted_tables))
 
 
+def _empty_mysql(connection: Connection, *, numbering: bool) -> None:
+    for statement in _DELETIONS:
+        statement.change(connection)
+    for table in ("incidents", "journal") if numbering else ():
+        connection.exec_driver_sql(f"ALTER TABLE {table} AUTO_INCREMENT = 1")
+
+
 class LostCommitError(Exception):
     """Rolls a transaction back whose client is to believe that it may have been committed."""
 
@@ -77,6 +84,9 @@ class SimulatedStore(Store):
             return
         names = ", ".join(Base.metadata.tables)
         with self.engine.begin() as connection:
+            if self.engine.dialect.name == "mysql":
+                _empty_mysql(connection, numbering=numbering)
+                return
             connection.exec_driver_sql(
                 f"TRUNCATE {names} {'RESTART' if numbering else 'CONTINUE'} IDENTITY"
             )

@@ -5,11 +5,10 @@ Then the order in which locks are taken, by tests that would deadlock if it were
 at last many at once, on each database, without any order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -27,22 +26,12 @@ from orchestration.lease import Work
 from orchestration.signals import Absent, Applied, Closed, Conflict
 from orchestration.snapshot import StepSnapshot
 from orchestration.supervisor import Supervisor
-from tests.support import databases
 from tests.support.core import Core, at_once, line, steps
 from tests.support.mariadb import Mariadb
 from tests.support.races import RacingCore, everything, in_turn, race, wait_until_blocked
 
 BUSY = Failed(kind=FailureKind.LATER, type="Busy", message="later")
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture(params=databases.CONCURRENT)
-def writers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """An engine on a database that lets many write at once."""
-    with databases.fresh_database(request, tmp_path) as url:
-        engine = open_engine(url)
-        yield engine
-        engine.dispose()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +24,7 @@ from orchestration.retention import Asked, Kept, Retention
 from orchestration.settings import settings
 from orchestration.signals import Absent
 from tasks.node import Keeper
-from tests.support.core import Core, at_once, counted_commits, line, postgres_engine
-from tests.support.postgres import Postgres
+from tests.support.core import Core, at_once, counted_commits, line
 from tests.support.races import RacingCore, in_turn
 from tests.support.waiting import eventually
 from web.app import create_app
@@ -360,9 +359,8 @@ def test_a_purge_beside_running_work_hinders_nobody(core: Core) -> None:
 
 
 @pytest.fixture
-def racing(postgres: Postgres, postgres_template: str) -> Iterator[RacingCore]:
-    with postgres_engine(postgres, postgres_template) as engine:
-        yield RacingCore(engine, line("a"))
+def racing(writers: Engine) -> RacingCore:
+    return RacingCore(writers, line("a"))
 
 
 def given_up(core: Core) -> tuple[UUID, Work]:
@@ -615,12 +613,14 @@ def test_a_purge_that_is_killed_midway_leaves_whole_sagas_only(
         (lambda those: those.purge_nodes(PAST, 1), "ix_steps_held_by_node"),
     ],
 )
+@pytest.mark.parametrize("writers", ["postgres"], indirect=True)
 def test_what_is_looked_for_is_found_by_an_index(
     racing: RacingCore, look: Callable[[Retention], Any], index: str
 ) -> None:
     assert index in plans(racing, lambda: look(racing.supervisor.retention), "SELECT")
 
 
+@pytest.mark.parametrize("writers", ["postgres"], indirect=True)
 def test_a_saga_is_judged_and_deleted_by_indexes_only(racing: RacingCore) -> None:
     saga, _ = given_up(racing)
     those = racing.supervisor.retention
@@ -629,6 +629,7 @@ def test_a_saga_is_judged_and_deleted_by_indexes_only(racing: RacingCore) -> Non
 
 
 @pytest.mark.parametrize("table", ["steps", "incidents", "journal"])
+@pytest.mark.parametrize("writers", ["postgres"], indirect=True)
 def test_a_deleted_saga_is_looked_for_by_an_index_in_what_refers_to_it(
     racing: RacingCore, table: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,8 @@ from tests.support.core import (
     at_once,
     counted_commits,
     line,
-    postgres_engine,
     steps,
 )
-from tests.support.postgres import Postgres
 
 PLAIN = AgentContract(name="book", queue="book", idempotent=True, compensation=True)
 
@@ -39,9 +36,8 @@ def core(engine: Engine) -> Core:
 
 
 @pytest.fixture
-def concurrent(postgres: Postgres, postgres_template: str) -> Iterator[Core]:
-    with postgres_engine(postgres, postgres_template) as engine:
-        yield Core(engine, line("a"))
+def concurrent(writers: Engine) -> Core:
+    return Core(writers, line("a"))
 
 
 def counts(core: Core) -> dict[str, int]:
@@ -495,6 +491,7 @@ def test_the_supervisor_only_asks_for_what_the_steps_own_agent_then_does(core: C
         (lambda c, core: core.roster.silent(timedelta(seconds=6)), "ix_nodes_alive"),
     ],
 )
+@pytest.mark.parametrize("writers", ["postgres"], indirect=True)
 def test_what_is_looked_for_often_is_found_by_a_partial_index(
     concurrent: Core, look: Any, index: str
 ) -> None:

@@ -48,7 +48,7 @@ LAYERS = {
     "unit": ("tests/unit", "--ignore=tests/unit/histories"),
     "histories": ("tests/unit/histories",),
     "integration": tuple(f"tests/integration/test_{name}.py" for name in CORE),
-    "simulation": ("tests/simulation", "--ignore=tests/simulation/test_postgres.py"),
+    "simulation": ("tests/simulation", "--ignore=tests/simulation/test_servers.py"),
 }
 # Tests that read the code, and would notice a mutant without running it; and one that asks for the
 # name of the program that runs it.
