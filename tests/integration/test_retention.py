@@ -23,6 +23,7 @@ from orchestration.lease import Work
 from orchestration.retention import Asked, Kept, Retention
 from orchestration.settings import settings
 from orchestration.signals import Absent
+from orchestration.statement import Prepared
 from tasks.node import Keeper
 from tests.support.core import Core, at_once, counted_commits, line
 from tests.support.races import RacingCore, in_turn
@@ -435,14 +436,15 @@ def test_a_start_whose_key_is_freed_as_it_looks_starts_a_saga(core: Core) -> Non
 
     def purge_first(connection: Any, workflow: str, key: str) -> Any:
         if not gone:
-            gone.append(connection.execute(text("DELETE FROM attempts")).rowcount)
-            for table in ("steps", "journal", "sagas"):
-                connection.execute(text(f"DELETE FROM {table}"))
+            deletions = [
+                text(f"DELETE FROM {one}") for one in ("attempts", "steps", "journal", "sagas")
+            ]
+            gone.extend(Prepared(one).change(connection) for one in deletions)
         return look(connection, workflow, key)
 
     core.store.saga_of_key = purge_first  # type: ignore[method-assign]
     assert core.start(key="order-17") != saga
-    assert gone == [2]
+    assert gone[0] == 2
 
 
 def test_whatever_still_comes_for_a_purged_saga_is_refused_without_a_trace(core: Core) -> None:
