@@ -196,11 +196,16 @@ def _refuse_if_hung_up(connection: Any, record: Any, proxy: Any) -> None:
     """
     del record, proxy
     socket = getattr(connection, "_sock", connection)  # PyMySQL itself is not one.
-    looks = select.poll()
-    looks.register(socket.fileno(), select.POLLIN)
-    if looks.poll(0):
+    is_closed = socket is None or getattr(connection, "closed", False)
+    if is_closed or _has_news(socket.fileno()):
         msg = "the server has closed the connection"
         raise DisconnectionError(msg)
+
+
+def _has_news(socket: int) -> bool:
+    looks = select.poll()
+    looks.register(socket, select.POLLIN)
+    return bool(looks.poll(0))
 
 
 def _open_sqlite(url: str) -> Engine:

@@ -89,6 +89,14 @@ def test_an_idle_connection_that_the_server_has_closed_is_not_lent_again(
         core.engine.dispose()
 
 
+def test_a_connection_that_its_driver_has_closed_is_not_lent_again(writers: Engine) -> None:
+    core = Core(writers)
+    with writers.connect() as connection:
+        driver: Any = connection.connection.dbapi_connection
+    driver.close()
+    assert core.states(core.start()) == {"a": "dispatched", "b": "waiting"}
+
+
 @pytest.mark.parametrize("scheme", ["mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"])
 def test_without_the_driver_the_extra_that_brings_it_is_named(
     scheme: str, monkeypatch: pytest.MonkeyPatch
