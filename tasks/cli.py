@@ -143,12 +143,12 @@ def worker(
 
     The options narrow it down.
     """
-    from tasks.launch import become, worker_command, worker_environment
+    from tasks.launch import become_worker, worker_command, worker_environment
 
     command = worker_command(
         queues=queue or (), supervisor=supervisor, concurrency=concurrency, name=name, pool=pool
     )
-    become(command, worker_environment(supervisor=supervisor, name=name))
+    become_worker(command, worker_environment(supervisor=supervisor, name=name))
 
 
 @app.command()

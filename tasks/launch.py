@@ -4,7 +4,9 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import count
+from pathlib import Path
 from typing import NoReturn
 
 import psutil
@@ -16,7 +18,7 @@ from orchestration.settings import Settings, settings
 from orchestration.store import Store
 from tasks.app import app
 from tasks.lookup import existing_store
-from tasks.pools import require
+from tasks.pools import REPLACE_WAITING, require
 from tasks.queues import START_QUEUE, agent_queues
 from tasks.sweeping import SUPERVISOR_POOL, SUPERVISOR_QUEUE
 
@@ -86,18 +88,20 @@ def free_name(store: Store, role: str) -> str:
     host = socket.gethostname()
     with store.reading() as connection:
         pids = {node.name: node.pid for node in views.list_nodes(connection)}
+    store.engine.dispose()
     for number in count(1):
         pid = pids.get(f"{role}{number}@{host}")
-        if pid is None or pid == os.getpid() or not _is_celery(pid):
+        if pid is None or pid == os.getpid() or not _is_a_worker(pid):
             return f"{role}{number}"
     raise AssertionError
 
 
-def _is_celery(pid: int) -> bool:
+def _is_a_worker(pid: int) -> bool:
     try:
-        return any("celery" in word for word in psutil.Process(pid).cmdline())
+        words = psutil.Process(pid).cmdline()
     except psutil.Error:
         return False
+    return any("celery" in word or Path(word).name == "atalaia" for word in words)
 
 
 def beat_command() -> list[str]:
@@ -115,6 +119,22 @@ def worker_environment(*, supervisor: bool, name: str | None) -> dict[str, str]:
     if given and not name:
         environment[_NODE_NAME] = f"{given}-supervisor" if supervisor else given
     return environment
+
+
+def become_worker(command: list[str], environment: Mapping[str, str]) -> NoReturn:
+    """Be a worker from now on, with what is imported already: that is most of a worker's start.
+
+    Where Celery is to replace the functions that wait, it has to come before all else, in a process
+    of its own.
+    """
+    if REPLACE_WAITING & set(command):
+        become(command, environment)
+    os.environ.clear()
+    os.environ.update(environment)
+    settings.cache_clear()
+    sys.argv = ["celery", *command[command.index("celery") + 1 :]]
+    # Celery's whole command line takes a while to import, and nobody else needs it.
+    sys.exit(import_module("celery.bin.celery").main())
 
 
 def become(command: list[str], environment: Mapping[str, str] = os.environ) -> NoReturn:

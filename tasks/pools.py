@@ -9,6 +9,8 @@ from celery.concurrency import ALIASES  # type: ignore[attr-defined]
 from orchestration.errors import ConfigurationError
 from tasks.findings import Finding, warning
 
+REPLACE_WAITING = frozenset({"gevent", "eventlet"})
+"""The pools for which Celery replaces the functions that wait, before anything else."""
 WATCHED = frozenset({"prefork", "processes"})
 """The pools whose calls run in processes that can be seen to die, and killed."""
 _OWN_TIME_OUTS = "give every request a time-out below its step's, or use prefork"
@@ -43,7 +45,7 @@ def weaknesses(pool: str, *, sqlite: bool) -> Iterator[Finding]:
 
 def configured(pool: str) -> Iterator[Finding]:
     """Yield what is wrong with a pool that is named in Celery's settings."""
-    if pool in {"gevent", "eventlet"}:
+    if pool in REPLACE_WAITING:
         text = f"worker_pool is {pool} in celeryconfig.py"
         why = "Celery then replaces the waiting functions too late, and every wait blocks all steps"
         remedy = f"leave worker_pool out, and start workers with --pool {pool}"
@@ -52,7 +54,7 @@ def configured(pool: str) -> Iterator[Finding]:
 
 def require(pool: str) -> None:
     """Raise ``ConfigurationError`` for a pool whose library is not installed."""
-    if pool in {"gevent", "eventlet"} and pool not in sys.modules and find_spec(pool) is None:
+    if pool in REPLACE_WAITING and pool not in sys.modules and find_spec(pool) is None:
         extra = "atalaia[gevent]" if pool == "gevent" else pool
         msg = f"--pool {pool}: {pool} is not installed; `pip install '{extra}'` does it"
         raise ConfigurationError(msg)

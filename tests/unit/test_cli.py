@@ -1,10 +1,13 @@
+import os
 import sys
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 
 from models.states import SagaState
 from orchestration import events
+from orchestration.settings import settings
 from tasks import cli, launch
 
 
@@ -33,3 +36,60 @@ def test_help_is_no_mistake(
     monkeypatch.setattr(sys, "argv", ["atalaia", *given])
     assert cli.main() == 0
     assert "Usage: atalaia" in capsys.readouterr().out
+
+
+WORKER = [sys.executable, "-P", "-m", "celery", "-A", "tasks.app", "worker", "-P"]
+
+
+def test_a_worker_goes_on_in_the_process_that_has_imported_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def main() -> int:
+        seen.append((sys.argv, dict(os.environ)))
+        assert settings.cache_info().currsize == 0, "it would read its old settings"
+        return 3
+
+    monkeypatch.setattr(launch, "import_module", lambda name: SimpleNamespace(main=main))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys, "argv", ["atalaia", "worker"])
+    settings()
+    with pytest.raises(SystemExit) as end:
+        launch.become_worker([*WORKER, "solo"], {"ATALAIA_NODE_NAME": "mine"})
+    assert end.value.code == 3
+    told = ["celery", "-A", "tasks.app", "worker", "-P", "solo"]
+    assert seen == [(told, {"ATALAIA_NODE_NAME": "mine"})]
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_worker_whose_pool_replaces_what_waits_is_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    class Replaced(BaseException):
+        pass
+
+    def become(command: list[str], environment: dict[str, str]) -> None:
+        assert (command, environment) == ([*WORKER, pool], {"A": "b"})
+        raise Replaced
+
+    monkeypatch.setattr(launch, "become", become)
+    with pytest.raises(Replaced):
+        launch.become_worker([*WORKER, pool], {"A": "b"})
+
+
+@pytest.mark.parametrize(
+    ("words", "is_one"),
+    [
+        (["python", "/opt/bin/atalaia", "worker"], True),
+        (["python", "-m", "celery", "worker"], True),
+        (["vim", "atalaia.md"], False),
+        ([], False),
+    ],
+)
+def test_a_worker_is_known_by_its_command_line(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], is_one: bool
+) -> None:
+    process = SimpleNamespace(cmdline=lambda: words)
+    monkeypatch.setattr("psutil.Process", lambda pid: process)
+    assert launch._is_a_worker(1) == is_one
