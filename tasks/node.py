@@ -237,9 +237,10 @@ def _keep(sender: Any, **_: Any) -> None:
         after_in_child=keeper.after_fork,
     )
     keeper.start()
-    sqlite = runtime().store.engine.dialect.name == "sqlite"
-    for found in weaknesses(name_of(sender.controller.pool_cls), sqlite=sqlite):
-        log_of("node").warning(found.text, why=found.why, remedy=found.remedy)
+    if _agents():  # The supervisor's worker runs no code that could hang.
+        sqlite = runtime().store.engine.dialect.name == "sqlite"
+        for found in weaknesses(name_of(sender.controller.pool_cls), sqlite=sqlite):
+            log_of("node").warning(found.text, why=found.why, remedy=found.remedy)
 
 
 def _pool_children(worker: Any) -> Callable[[], set[int]]:
