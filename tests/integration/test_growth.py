@@ -66,6 +66,7 @@ def pages(told: str) -> int:
     return sum(map(int, found))
 
 
+@pytest.mark.proves("D-23")
 def test_a_sweep_that_finds_nothing_looks_at_few_rows(bench: Bench) -> None:
     statements = asked_by(bench, bench.supervisor.sweep)
     plans = [plan(bench, *one, how="(ANALYZE, BUFFERS)") for one in statements]
@@ -77,6 +78,7 @@ def test_a_sweep_that_finds_nothing_looks_at_few_rows(bench: Bench) -> None:
     assert sum(map(pages, plans)) < WINDOW_PAGES, plans
 
 
+@pytest.mark.proves("D-23")
 @pytest.mark.parametrize("state", ["dispatched", "leased", "retrying", "unknown"])
 def test_the_few_that_are_due_are_found_without_a_look_at_the_others(
     bench: Bench, state: Any

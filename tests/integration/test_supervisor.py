@@ -515,6 +515,7 @@ def test_what_is_looked_for_often_is_found_by_a_partial_index(
     assert index in told, told
 
 
+@pytest.mark.proves("D-23")
 def test_a_sweep_with_full_batches_goes_on_until_less_than_one_is_left(engine: Engine) -> None:
     core = Core(engine, line("a"), batch=2)
     for _ in range(7):
