@@ -67,5 +67,12 @@ INLINE = _shape(
     _PREFORK,
     inline=True,
 )
-SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE)
+INLINE_SOLO = _shape(
+    "atalaia_inline_solo",
+    "Atalaia, two solo workers, inline steps",
+    _worker("one", "solo", 1),
+    _worker("two", "solo", 1),
+    inline=True,
+)
+SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE, INLINE_SOLO)
 QUICK = (PREFORK, INLINE)
