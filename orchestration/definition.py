@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import pydantic
-from jsonschema import Draft202012Validator, FormatChecker
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from orchestration.contract import AgentContract
@@ -202,6 +201,9 @@ class Workflow:
         """Validate where only the schema is known, as in a process without the workflow's code."""
         if self.input_schema is None:
             return value
+        # A worker, which has the code, would load it for nothing each time that it is restarted.
+        from jsonschema import Draft202012Validator, FormatChecker  # noqa: PLC0415
+
         fields = self.input_schema.get("properties", {})
         defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
         whole = defaults | value if isinstance(value, dict) else value
