@@ -25,7 +25,7 @@ def on_a_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Simu
 
 @pytest.mark.parametrize("on_a_server", ["postgres"], indirect=True)
 def test_one_seed_replays_one_run_exactly_on_a_server(on_a_server: Simulation) -> None:
-    """Not on MariaDB: there a run was once seen to come out otherwise, and as well."""
+    """Not on MariaDB: of two steps that are due at one instant either may come first."""
     assert on_a_server.run(3).digest == on_a_server.run(3).digest
 
 
