@@ -183,6 +183,7 @@ def test_a_saga_that_ended_just_now_is_kept_for_a_while_even_if_asked_for(
     ("words", "told"),
     [
         (["--older-than", "soon"], "--older-than: 'soon' is no duration up to a hundred years"),
+        (["--older-than", "30"], "--older-than: '30' has no unit; write P30D for days"),
         (["--older-than", "-P1D"], "--older-than: '-P1D' is no duration"),
         (["--older-than", "P200000D"], "--older-than: 'P200000D' is no duration"),
         (["--workflow", "stya"], "there is no workflow 'stya'"),
