@@ -32,7 +32,7 @@ def age_of(older_than: str | None, given: Settings) -> timedelta:
         if given.retention is None:
             raise InputError("ATALAIA_RETENTION is off, so --older-than has to say how old")
         return given.retention
-    if older_than.strip().isdigit() and int(older_than):  # Whoever writes 30 means days.
+    if older_than.isdecimal() and int(older_than):  # Whoever writes 30 means days.
         raise InputError(f"--older-than: {older_than!r} has no unit; write P{older_than}D for days")
     try:
         return age(older_than)
