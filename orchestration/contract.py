@@ -66,11 +66,6 @@ class AgentContract:
         """
         return self.key_retention is None or age + lasting + MARGIN < self.key_retention
 
-    @property
-    def accepted(self) -> bool:
-        """Whether an effect of it may stay although its saga turns back."""
-        return self.at_most_once and not (self.compensation or self.manual)
-
     def route(self, operation: Operation) -> tuple[str, str]:
         """Return the Celery task name and the queue of one operation."""
         if operation is Operation.ACTION:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from models.states import STEP_DONE_FORWARD, Direction, SagaState, StepState
 from orchestration.definition import Definition, Parallel, Sequence, Step
+from orchestration.safety import Position, positions
 from orchestration.snapshot import SagaSnapshot, StepSnapshot
 
 Tree = Step | Sequence | Parallel
@@ -47,9 +48,8 @@ def to_undo(node: Tree, steps: Steps, definition: Definition) -> tuple[bool, lis
             return True, []
         forward = step.direction is Direction.FORWARD
         if step.state is StepState.SUCCEEDED and forward:
-            contract = definition.contract(step.name)
-            nothing_to_undo = not contract.effect or contract.accepted
-            return nothing_to_undo, [] if nothing_to_undo else [node.name]
+            undone = _is_undone(step.name, definition)
+            return not undone, [node.name] if undone else []
         return False, []
     if isinstance(node, Sequence):
         for child in reversed(node.children):
@@ -59,6 +59,17 @@ def to_undo(node: Tree, steps: Steps, definition: Definition) -> tuple[bool, lis
         return True, []
     answers = [to_undo(child, steps, definition) for child in node.children]
     return all(done for done, _ in answers), [path for _, paths in answers for path in paths]
+
+
+def _is_undone(name: str, definition: Definition) -> bool:
+    """Tell whether an effect is taken back when its saga turns back, by hand if need be.
+
+    At the pivot or after it there is one then only if commits were lost.
+    """
+    contract = definition.contract(name)
+    able = contract.compensation or contract.manual
+    stranded = positions(definition.workflow)[name] is not Position.BEFORE
+    return contract.effect and (able or (stranded and not contract.at_most_once))
 
 
 def new_saga(definition: Definition, saga_id: UUID, now: datetime) -> SagaSnapshot:
