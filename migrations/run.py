@@ -19,6 +19,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import OperationalError
 
+from models import Base
+
 HERE = Path(__file__).parent
 LOCK_TIMEOUT_SECONDS = 2
 
@@ -93,14 +95,18 @@ def _code(error: Any) -> Any:
 
 @contextmanager
 def _cleared_up(engine: Engine) -> Iterator[None]:
-    """Drop the tables that are made within if it fails."""
-    before = set(inspect(engine).get_table_names())
+    """Drop those of our tables that are made within if not even the first revision is through.
+
+    An application may make tables of its own in the same database meanwhile.
+    """
+    ours = {*Base.metadata.tables, "alembic_version"} - set(inspect(engine).get_table_names())
     try:
         yield
     except BaseException:
-        made = MetaData()
-        made.reflect(engine, only=lambda name, _: name not in before)
-        made.drop_all(engine)
+        if current(engine) is None:
+            made = MetaData()
+            made.reflect(engine, only=lambda name, _: name in ours)
+            made.drop_all(engine)
         raise
 
 

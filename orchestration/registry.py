@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from models.states import Operation
 from orchestration.contract import AgentContract
 from orchestration.definition import Definition, Workflow
 from orchestration.errors import ConfigurationError, DefinitionError, UnknownNameError
@@ -22,7 +23,13 @@ class Registry:
         """By the identity of the workflow, which the definition keeps alive."""
 
     def add_agent(self, contract: AgentContract) -> None:
-        """Register or refine an agent's contract."""
+        """Register or refine an agent's contract; refuse a name that would be an operation's."""
+        last = contract.name.rpartition(".")[2]
+        if last in set(Operation):
+            msg = (
+                f"agent {contract.name!r}: no name may end in .{last}, as its operations' names do"
+            )
+            raise DefinitionError(msg)
         self.contracts[contract.name] = contract
         self._bound.clear()
 

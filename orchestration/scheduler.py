@@ -291,7 +291,7 @@ class Scheduler:
                 decisions = decide(definition, locked.saga, event, locked.now)
                 apply(connection, saga_id, decisions, actor=actor, now=locked.now)
             sends = [decision for decision in decisions if isinstance(decision, Send)]
-            taken = follow(connection, definition, sends) if follow and sends else None
+            taken = follow(connection, definition, sends) if follow else None
             reach("p1")
         rest = [send for send in sends if send is not taken]
         return True, self._dispatches(definition, saga_id, rest)

@@ -95,14 +95,23 @@ class Supervisor:
             "past_retention": self.sweep_past_retention,
         }
 
-    def sweep(self) -> SweepReport:
-        """Do every duty; once, or until there is less than a batch to do. Log what was done."""
+    def sweep(self, *, go_on: bool = True) -> SweepReport:
+        """Do every duty, once; with ``go_on``, as long as batches are full. Log it.
+
+        A pass that moved nothing, or failed, would only be repeated by another one.
+        """
         with measured(SWEEPS):
             began, passes = time.monotonic(), 1
-            report = self._sweep()
+            report = last = self._sweep()
             # Another pass may take as long as those before it did.
-            while self._full and (time.monotonic() - began) * (1 + 1 / passes) < self.go_on_for:
-                report.counts.update(self._sweep().counts)
+            while (
+                go_on
+                and self._full
+                and not (last.quiet or self._failed)
+                and (time.monotonic() - began) * (1 + 1 / passes) < self.go_on_for
+            ):
+                last = self._sweep()
+                report.counts.update(last.counts)
                 passes += 1
         for cause in self.duties.keys() - NO_RESCUE:
             count(RESCUES, cause, amount=report.counts[cause])

@@ -14,6 +14,8 @@ from orchestration.events import Dispatch
 from orchestration.telemetry import log_of
 from tasks.queues import queue_named
 
+_NOT_FOUND = "404"
+
 
 class CeleryDispatcher:
     """Sends ids, and only ids, to the queue of an agent."""
@@ -72,6 +74,8 @@ class CeleryDispatcher:
                 channel: Any = connection.default_channel
                 return int(channel.queue_declare(queue, passive=True).message_count)
         except Exception as error:  # noqa: BLE001 - not knowing only means to send once more
+            if str(getattr(error, "reply_code", "")) == _NOT_FOUND:
+                return 0  # Redis keeps no empty list.
             log_of("dispatch").info("depth not known", queue=queue, error=repr(error))
             return None
 

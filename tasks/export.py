@@ -67,13 +67,15 @@ class ExportFile:
     def write(self, stories: Sequence[Story]) -> None:
         """Write sagas; when it returns they are on the disk. If it cannot, none of them is."""
         assert self._file is not None
-        before = self._file.tell()
+        number, before = self._file.fileno(), self._file.seek(0, os.SEEK_END)
+        data, at = memoryview(b"".join(to_json(story) + b"\n" for story in stories)), before
         try:
-            self._file.write(b"".join(to_json(story) + b"\n" for story in stories))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            while data:  # Past the file's own buffer, of which a part might be written later.
+                written = os.pwrite(number, data, at)
+                data, at = data[written:], at + written
+            os.fsync(number)
         except OSError as error:
-            os.ftruncate(self._file.fileno(), before)
+            os.ftruncate(number, before)
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 

@@ -161,7 +161,7 @@ class Keeper(threading.Thread):
         since = self.roster.since_last_sweep()
         if since is None or since > self.patience:
             log_of("node").info("sweeps, since nobody else does", last=str(since))
-            self.supervisor.sweep()
+            self.supervisor.sweep(go_on=False)  # It has to beat and to look at its children, too.
             self.roster.swept(self.node.id)
 
 

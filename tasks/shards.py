@@ -18,5 +18,6 @@ def open_shard(database_url: str, broker_url: str) -> Scheduler:
     app = Celery("atalaia-shard", broker=broker_url, set_as_current=False)
     app.conf.task_ignore_result = True
     if broker_url.startswith("amqp"):
+        app.conf.task_default_queue_type = "quorum"
         app.conf.task_create_missing_queue_type = "quorum"
     return Scheduler(Store(open_engine(database_url)), CeleryDispatcher(app), registry)

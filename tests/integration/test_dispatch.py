@@ -32,3 +32,17 @@ def test_a_message_for_a_queue_of_another_release_is_sent(broker_url: str, queue
         eventually(
             lambda: dispatcher.depth(queue) == before + 1, within=10, describe="it waits there"
         )
+
+
+@pytest.mark.proves("D-06")
+def test_a_queue_that_is_not_there_holds_nothing(broker_url: str) -> None:
+    with Celery("older", set_as_current=False) as app:
+        app.config_from_object(celeryconfig)
+        app.conf.update(broker_url=broker_url)
+        assert CeleryDispatcher(app).depth(f"never-declared-{uuid4()}") == 0
+
+
+def test_a_broker_that_is_away_tells_no_depth() -> None:
+    with Celery("older", set_as_current=False) as app:
+        app.conf.update(broker_url="redis://127.0.0.1:9/0")
+        assert CeleryDispatcher(app).depth("any") is None

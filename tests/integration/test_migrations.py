@@ -365,6 +365,22 @@ def test_a_failing_revision_leaves_nothing_behind(
     assert set(inspect(empty[0]).get_table_names()) <= {"alembic_version"}
 
 
+def test_a_failing_revision_leaves_the_tables_that_others_have_made_meanwhile(
+    empty: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        with empty[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("CREATE TABLE orders (id integer)")
+        raise RuntimeError("the disk is full")
+
+    if empty[0].dialect.name == "sqlite":
+        pytest.skip("its one writer lets nobody else make a table meanwhile")
+    monkeypatch.setattr("alembic.runtime.migration.HeadMaintainer.update_to_step", fail)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        run.upgrade(empty[0])
+    assert set(inspect(empty[0]).get_table_names()) - {"alembic_version"} == {"orders"}
+
+
 @pytest.mark.parametrize("empty", ["mariadb"], indirect=True)
 def test_a_revision_that_was_cut_off_after_its_change_is_finished(empty: list[Engine]) -> None:
     """A change of a table cannot be rolled back there."""

@@ -527,6 +527,24 @@ def test_a_sweep_with_full_batches_goes_on_until_less_than_one_is_left(engine: E
     assert counts(core) == {}
 
 
+def test_a_sweep_does_not_repeat_what_it_cannot_do(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Core(engine, line("a"), batch=2)
+    for _ in range(5):
+        core.start()
+    core.later(seconds=5)
+    core.supervisor.go_on_for = 60.0
+    with monkeypatch.context() as locked:
+        locked.setattr(core.scheduler, "wake", lambda *_, **__: False)
+        assert counts(core) == {}
+    with monkeypatch.context() as broken:
+        broken.setattr(core.scheduler, "wake", lambda *_, **__: 1 / 0)
+        assert counts(core) == {"failed": 2}
+    assert core.supervisor.sweep(go_on=False).counts["undelivered"] == 2
+    assert counts(core) == {"undelivered": 3}
+
+
 def test_a_sweep_goes_on_for_a_bounded_time(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,3 +89,9 @@ def test_a_difference_shows_the_lines_that_differ() -> None:
     assert '-    "name": "hotel",' in told
     assert '+    "name": "room",' in told
     assert difference(stay().document, stay().document) == ""
+
+
+@pytest.mark.parametrize("name", ["orders.close", "orders.probe", "orders.compensation"])
+def test_an_agent_that_is_called_like_an_operation_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match=f"agent '{name}': no name may end in"):
+        Registry().add_agent(AgentContract(name=name))

@@ -4,8 +4,11 @@ from collections import Counter
 from unittest.mock import Mock
 
 import pytest
+from kombu import Queue
 
 from orchestration.shards import Shards
+from tasks.dispatch import CeleryDispatcher
+from tasks.shards import open_shard
 
 KEYS = [f"order-{number}" for number in range(10_000)]
 
@@ -37,3 +40,20 @@ def test_a_further_shard_takes_its_share_and_nothing_else_moves() -> None:
 def test_without_a_shard_there_is_nothing_to_choose() -> None:
     with pytest.raises(ValueError, match="at least one"):
         shards()
+
+
+@pytest.mark.parametrize(
+    ("broker", "declared"),
+    [
+        ("amqp://guest@127.0.0.1:5672/none", {"x-queue-type": "quorum"}),
+        ("redis://127.0.0.1:6379/0", {}),
+    ],
+)
+def test_a_shards_queues_are_declared_as_its_workers_declare_them(
+    broker: str, declared: dict[str, str]
+) -> None:
+    dispatcher = open_shard("sqlite://", broker).dispatcher
+    assert isinstance(dispatcher, CeleryDispatcher)
+    queue = dispatcher._queue("flights")
+    assert isinstance(queue, Queue)
+    assert queue.queue_arguments == declared
