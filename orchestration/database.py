@@ -161,6 +161,7 @@ def _open_postgresql(url: URL, pool_size: int) -> Engine:
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
         isolation_level="READ COMMITTED",
+        hide_parameters=True,  # Inputs and results are nobody's business in a log.
         paramstyle="format",  # By position, as the other drivers take them anyhow.
         pool_size=pool_size,
         max_overflow=pool_size,
@@ -210,7 +211,7 @@ def _has_news(socket: int) -> bool:
 
 def _open_sqlite(url: str) -> Engine:
     arguments = {"timeout": LOCK_TIMEOUT_SECONDS, "isolation_level": None}
-    engine = create_engine(url, connect_args=arguments)
+    engine = create_engine(url, connect_args=arguments, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, record: Any) -> None:

@@ -57,7 +57,7 @@ def told(
     """Return SQLAlchemy's form of a driver's error."""
     told = DBAPIError.instance(
         sql, parameters, error, dialect.loaded_dbapi.Error, dialect=dialect,
-        connection_invalidated=lost,
+        connection_invalidated=lost, hide_parameters=True,
     )  # fmt: skip
     assert isinstance(told, DBAPIError)
     return told

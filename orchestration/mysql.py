@@ -45,6 +45,7 @@ def open_mysql(url: URL, *, pool_size: int, lock_timeout: int) -> Engine:
         engine = create_engine(
             url.set(drivername="mysql+pymysql"),
             paramstyle="format",
+            hide_parameters=True,
             isolation_level="READ COMMITTED",
             pool_size=pool_size,
             max_overflow=pool_size,

@@ -5,10 +5,10 @@ import sys
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, insert, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from models import Saga, Step
+from models import Definition, Saga, Step
 from orchestration.database import open_engine
 from orchestration.errors import ConfigurationError
 from orchestration.statement import Prepared
@@ -116,3 +116,16 @@ def test_each_name_of_the_same_driver_opens_the_same_database(
             isolation = connection.exec_driver_sql("SELECT @@tx_isolation, @@time_zone").one()
         engine.dispose()
     assert tuple(isolation) == ("READ-COMMITTED", "+00:00")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_an_error_says_nothing_of_what_was_written(engine: Engine, quick: bool) -> None:
+    store = Store(engine)
+    add = Prepared(insert(Definition).inline(), ("id", "workflow"))
+    with (
+        pytest.raises(DBAPIError) as refused,
+        store.writing() if quick else store.transaction() as connection,
+    ):
+        add.change(connection, id="geheim", workflow=None)
+    assert "definitions" in str(refused.value)
+    assert "parameters: (" not in str(refused.value)
