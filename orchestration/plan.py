@@ -67,9 +67,9 @@ def _is_undone(name: str, definition: Definition) -> bool:
     At the pivot or after it there is one then only if commits were lost.
     """
     contract = definition.contract(name)
-    able = contract.compensation or contract.manual
-    stranded = positions(definition.workflow)[name] is not Position.BEFORE
-    return contract.effect and (able or (stranded and not contract.at_most_once))
+    if not contract.effect or contract.compensation or contract.manual:
+        return contract.effect
+    return not contract.at_most_once and positions(definition.workflow)[name] is not Position.BEFORE
 
 
 def new_saga(definition: Definition, saga_id: UUID, now: datetime) -> SagaSnapshot:

@@ -26,23 +26,12 @@ from orchestration.settings import settings
 from tasks import cli
 from tasks.export import ExportFile
 from tests.support.core import Core, line
+from tests.support.killed import KILLED
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 ATALAIA = Path(sys.executable).with_name("atalaia")
 WALK = line("a", name="walk")
-KILLED = """
-import os, signal, sys
-from orchestration import failpoint
-from tasks.cli import main
-left = [int(sys.argv.pop(1))]
-def die(point):
-    left[0] -= point == "p1"
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-failpoint.install(die)
-main()
-"""
 
 
 def long_ago(engine: Engine, *workflows: Workflow) -> Core:

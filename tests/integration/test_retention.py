@@ -26,6 +26,7 @@ from orchestration.signals import Absent
 from orchestration.statement import Prepared
 from tasks.node import Keeper
 from tests.support.core import Core, at_once, counted_commits, line
+from tests.support.killed import KILLED
 from tests.support.races import RacingCore, in_turn
 from tests.support.waiting import eventually
 from web.app import create_app
@@ -549,19 +550,6 @@ def test_a_worker_that_was_silent_until_it_was_forgotten_enters_again_under_its_
 
 
 # --- killed --------------------------------------------------------------------------------------
-
-KILLED = """
-import os, signal, sys
-from orchestration import failpoint
-from tasks.cli import main
-left = [int(sys.argv.pop(1))]
-def die(point):
-    left[0] -= point == "p1"
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-failpoint.install(die)
-main()
-"""
 
 
 @pytest.fixture

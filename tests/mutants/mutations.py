@@ -678,8 +678,8 @@ DOUBTS = (
         "tests/integration/test_distrust.py"
         "::test_an_effect_after_the_pivot_of_a_saga_that_turns_back_waits_for_a_hand",
         "orchestration/plan",
-        "(able or (stranded and not contract.at_most_once))",
-        "able",
+        "    return not contract.at_most_once and positions(",
+        "    return False and positions(",
     ),
     mutant(
         "poison_tried_for_ever",
