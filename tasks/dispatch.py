@@ -23,10 +23,12 @@ class CeleryDispatcher:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.origin = anon_nodename()
+        self.tells = app.conf.task_send_sent_event
         url = app.conf.broker_url or ""
-        # RabbitMQ drops what it cannot route unless it is told not to; Redis has no such option.
+        # RabbitMQ drops what it cannot route unless it is told not to. Redis has no such
+        # option, and its lists need no declaration.
         self.options: dict[str, Any] = (
-            {"mandatory": True, "confirm_timeout": 5} if url.startswith("amqp") else {}
+            {"mandatory": True, "confirm_timeout": 5} if url.startswith("amqp") else {"declare": ()}
         )
 
     def publish(self, dispatches: Sequence[Dispatch]) -> None:
@@ -55,7 +57,7 @@ class CeleryDispatcher:
             root_id=task_id,
             ignore_result=True,
             origin=self.origin,
-            create_sent_event=self.app.conf.task_send_sent_event,
+            create_sent_event=self.tells,
         )
         with self.app.producer_or_acquire() as producer:
             self.app.amqp.send_task_message(

@@ -29,6 +29,16 @@ from tests.support.waiting import eventually
 ATALAIA = Path(sys.executable).with_name("atalaia")
 SECONDS = 20
 Start = Callable[..., str]
+TAKES = """
+from tasks.app import app
+with app.connection_for_read() as connection:
+    taken = []
+    channel = connection.channel()
+    queue = app.amqp.queues["supervisor"]
+    with app.amqp.TaskConsumer(channel, [queue], on_message=lambda m: (taken.append(m), m.ack())):
+        connection.drain_events(timeout=10)
+    assert len(taken) == 1 and type(channel).__module__ == "tasks.channel"
+"""
 
 
 @pytest.fixture
@@ -210,6 +220,8 @@ def test_sentinel_leads_to_the_primary_for_check_and_for_messages(
     subprocess.run([python, "-c", program], cwd=tmp_path, env=env, check=True)
     with redis.Redis(port=port or 0, password="geheim") as client:
         assert client.llen("supervisor") == 1
+        subprocess.run([python, "-c", TAKES], cwd=tmp_path, env=env, check=True)
+        assert client.exists("supervisor", "unacked", "unacked_index") == 0
 
     unknown = look(ATALAIA_BROKER_URL=url, ATALAIA_BROKER_MASTER="another")
     (text,) = unknown.found("errors")
