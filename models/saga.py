@@ -62,6 +62,8 @@ class Saga(Base):
     wake_at: Mapped[datetime | None] = mapped_column(Instant)
     """When the deadline is to be acted on; null once it was, or when the saga has ended."""
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
+    revision: Mapped[int] = mapped_column(server_default="0")
+    """Raised by every event; what was decided on an earlier one is decided again."""
     trace: Mapped[str | None] = mapped_column(String(55))
     """The W3C ``traceparent`` of its start; null where the starter had no trace."""
 

@@ -18,9 +18,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from models.base import Instant, Json
+from models.base import Instant
 from orchestration.errors import ConfigurationError
-from orchestration.mysql import LONGEST_DOCUMENT, SCHEMES, open_mysql
+from orchestration.mysql import SCHEMES, open_mysql
 
 LOCK_TIMEOUT_SECONDS = 30
 POOL_SIZE = 5
@@ -87,37 +87,6 @@ def _mysql_now(element: _DatabaseNow, compiler: SQLCompiler, **kwargs: Any) -> s
 def database_now() -> ColumnElement[datetime]:
     """Return the SQL expression of the present instant."""
     return _DatabaseNow()
-
-
-class json_object(FunctionElement[Any]):  # noqa: N801 - used as a function, as SQLAlchemy names them
-    """A JSON object of the given documents by the given names; null or empty if there are none."""
-
-    type = Json
-    inherit_cache = True
-
-
-@compiles(json_object)
-def _portable_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -> str:
-    return f"json_object_agg({compiler.process(element.clauses, **kwargs)})"
-
-
-@compiles(json_object, "sqlite")
-def _sqlite_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -> str:
-    name, document = (compiler.process(clause, **kwargs) for clause in element.clauses)
-    return f"json_group_object({name}, json({document}))"
-
-
-@compiles(json_object, "mysql")
-def _mysql_object(element: json_object, compiler: SQLCompiler, **kwargs: Any) -> str:
-    """Put together as text: functions that read JSON would write its numbers and keys anew.
-
-    If that would be too long for one packet of theirs, it is ``true``, for them to be read singly.
-    """
-    name, document = (compiler.process(clause, **kwargs) for clause in element.clauses)
-    quoted = f"JSON_QUOTE({name}) COLLATE utf8mb4_bin"  # Or MySQL may not know by which to join.
-    pair = f"{quoted}, ':', COALESCE({document}, 'null')"
-    whole = f"CONCAT('{{', GROUP_CONCAT({pair}), '}}')"
-    return f"IF(SUM(LENGTH({document})) > {LONGEST_DOCUMENT}, 'true', {whole})"
 
 
 def insert_unless_there(dialect: str, table: Table) -> Any:

@@ -23,6 +23,14 @@ class Direct:
         except self.error as error:
             raise told(self.dialect, None, None, error) from error
         self.driver: Any = self.held.dbapi_connection
+        self.each_alone = False
+        """Whether each statement is a transaction of its own."""
+
+    def cursor(self) -> Any:
+        """Return a cursor; psycopg's takes a text as the server does, with ``$1`` and so on."""
+        if self.dialect.name == "postgresql":
+            return self.dialect.loaded_dbapi.RawCursor(self.driver)
+        return self.driver.cursor()
 
     def begin(self, sql: str) -> None:
         """Begin a transaction where the driver does not do so by itself."""
@@ -35,6 +43,18 @@ class Direct:
         """Have each statement be a transaction of its own, or not; a lost connection is left so."""
         if not self.driver.closed:
             self.driver.autocommit = each
+        self.each_alone = each
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have what is run within be one transaction, whether or not each statement was."""
+        if not self.each_alone:
+            yield
+            return
+        self.alone(each=False)
+        yield  # After an error the connection is given back, which rolls back.
+        self.commit()
+        self.alone(each=True)
 
     def commit(self) -> None:
         """Commit the transaction that is open."""

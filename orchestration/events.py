@@ -213,6 +213,15 @@ class MoveStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpenAttempt:
+    """Insert the attempt of a step that is leased in the same transaction."""
+
+    step: StepSnapshot
+    """As it is once it is leased."""
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class AddStep:
     """Insert a row that watches for, or undoes, a late effect."""
 
@@ -276,7 +285,9 @@ class Refuse:
     """Whether the evidence belongs to an attempt row."""
 
 
-Decision = MoveStep | AddStep | MoveSaga | Send | OpenIncident | CloseIncidents | Refuse
+Decision = (
+    MoveStep | OpenAttempt | AddStep | MoveSaga | Send | OpenIncident | CloseIncidents | Refuse
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,72 +5,60 @@ update of one step row; a message that comes twice, late or for another version 
 """
 
 import os
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from models.states import Direction, Operation, StepState
-from orchestration.contract import AgentContract
 from orchestration.decide import UNSERVED
-from orchestration.definition import Definition, Step
+from orchestration.definition import Definition
 from orchestration.doubt import key_forgotten
 from orchestration.errors import LeaseLostError
-from orchestration.events import Answered, CloseIncidents, Outcome, Refuse, Reported, Send
+from orchestration.events import (
+    Answered,
+    CloseIncidents,
+    Done,
+    Outcome,
+    Refuse,
+    Reported,
+    Send,
+)
 from orchestration.failpoint import reach
+from orchestration.inline import Follower
+from orchestration.messages import ANSWER_TIMEOUT, dispatch_of
 from orchestration.metrics import REFUSALS, count
 from orchestration.mysql import repeated
+from orchestration.ports import Clock
 from orchestration.retention import hold
 from orchestration.roster import NodeIdentity, Roster
-from orchestration.scheduler import ANSWER_TIMEOUT, Scheduler, dispatch_of
+from orchestration.scheduler import Scheduler
+from orchestration.seen import PROMPT, Read, Seen
 from orchestration.signals import Answer
-from orchestration.snapshot import StepSnapshot, idempotency_key
-from orchestration.statement import AnyConnection
-from orchestration.store import Store, step_snapshot
+from orchestration.snapshot import StepSnapshot, changed
+from orchestration.store import Store
 from orchestration.telemetry import log_for
-from orchestration.writer import apply
+from orchestration.work import Work, as_leased, time_left
+from orchestration.writer import note
 
 UNKNOWN_DEFINITION = "unknown_definition"
 KEY_MAY_BE_FORGOTTEN = "key_may_be_forgotten"
 LOST_THE_RACE = "lost_the_race"
 PURGED = "purged_saga"
-SHORTEST = timedelta(seconds=1)
-"""No lease is shorter: an agent that is given less could only fail."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What an agent is given: a lease, or a question. Payloads are JSON."""
-
-    saga_id: UUID
-    path: str
-    attempt: int
-    direction: Direction
-    incarnation: int
-    plan: Step
-    contract: AgentContract
-    input: Any
-    results: dict[str, Any]
-    own_result: Any
-    time_left: timedelta
-    key: str
-    """The key of the operation itself."""
-    action_key: str
-    """The key of the action that a probe, a close or a compensation is about."""
-    followers: frozenset[str]
-    """The steps that whoever has done this one may go on with at once."""
-    trace: str | None = None
-    """Where the saga's trace begins."""
 
 
 class Leases:
     """The agents' side of the scheduler."""
 
-    def __init__(self, scheduler: Scheduler, pid: Callable[[], int] = os.getpid) -> None:
+    def __init__(
+        self, scheduler: Scheduler, pid: Callable[[], int] = os.getpid, clock: Clock = time
+    ) -> None:
         self.scheduler = scheduler
         self.pid = pid
+        self.clock = clock
         self.store: Store = scheduler.store
         self.roster = Roster(self.store)
 
@@ -82,41 +70,46 @@ class Leases:
         ``known`` are the definitions that the caller's code knows; the steps of others are left
         for a worker that has them.
         """
+        asked_at = self.clock.monotonic()
         with self.store.looking() as connection:
-            row = self.store.read_for_work(connection, saga_id, path)
-            if row is None:
+            read = self.store.read(connection, saga_id, path)
+            if read is None:
                 return None
-            definition = self.scheduler.definition(connection, row.definition_id)
-        step = step_snapshot(row)
+            definition = self.scheduler.definition(connection, read.definition_id)
+        read_at = self.clock.monotonic()
+        step, now = read.step, read.now
         plan, contract = definition.step(step.name), definition.contract(step.name)
         lasting = definition.longest_task(step.name)
-        refusal = _refusal(step, number, row.definition_id in known)
-        if refusal is None and key_forgotten(step, contract, lasting, row.now):
+        refusal = _refusal(step, number, read.definition_id in known)
+        if refusal is None and key_forgotten(step, contract, lasting, now):
             refusal = KEY_MAY_BE_FORGOTTEN
-        if refusal is None and not self._take(saga_id, step, plan, node, row.now):
+        leased = as_leased(step, plan, node, self.pid(), now)
+        if refusal is None and not self._take(saga_id, step, leased, node, now):
             refusal = LOST_THE_RACE
         if refusal is None:
-            return self._work(saga_id, step, row, definition, attempt=number)
-        self._refuse(saga_id, step, number, refusal, node, row)
+            prompt = read_at - asked_at <= PROMPT.total_seconds()
+            seen = _seen(read, leased, read_at) if prompt else None
+            return self._work(saga_id, leased, read, definition, seen)
+        self._refuse(saga_id, step, number, refusal, node, now)
         if refusal == UNKNOWN_DEFINITION:
             forward = step.direction is Direction.FORWARD
             operation = Operation.ACTION if forward else Operation.COMPENSATION
             send = Send(operation=operation, path=path, agent=step.agent, number=number)
-            self._pass_on(saga_id, send, definition, row.definition_id)
+            self._pass_on(saga_id, send, definition, read.definition_id)
         return None
 
     def _refuse(
         self, saga_id: UUID, step: StepSnapshot, number: int, name: str, node: NodeIdentity,
-        row: Any,
+        now: datetime,
     ) -> None:  # fmt: skip
         """Keep the evidence; have the step sent again where that is of use."""
         with self.store.writing() as connection:
             if not hold(connection, saga_id):
                 return  # It has been purged since it was read.
             refuse = Refuse(path=step.path, attempt=number, name=name)
-            apply(connection, saga_id, [refuse], actor=node.name, now=row.now)
+            note(connection, saga_id, refuse, actor=node.name, now=now)
             if name == KEY_MAY_BE_FORGOTTEN:
-                self.store.hasten_if_dispatched(connection, saga_id, step, row.now)
+                self.store.hasten_if_dispatched(connection, saga_id, step, now)
 
     def turn_away(
         self, saga_id: UUID, path: str, number: int, operation: Operation, node: NodeIdentity
@@ -126,13 +119,12 @@ class Leases:
             self.grant(saga_id, path, number, node, known=set())
             return
         with self.store.looking() as connection:
-            row = self.store.read_for_work(connection, saga_id, path)
-            if row is None or not _is_asked(step_snapshot(row), number, operation):
+            read = self.store.read(connection, saga_id, path)
+            if read is None or not _is_asked(read.step, number, operation):
                 return
-            definition = self.scheduler.definition(connection, row.definition_id)
-        agent = step_snapshot(row).agent
-        send = Send(operation=operation, path=path, agent=agent, number=number)
-        self._pass_on(saga_id, send, definition, row.definition_id)
+            definition = self.scheduler.definition(connection, read.definition_id)
+        send = Send(operation=operation, path=path, agent=read.step.agent, number=number)
+        self._pass_on(saga_id, send, definition, read.definition_id)
 
     def _pass_on(
         self, saga_id: UUID, send: Send, definition: Definition, definition_id: str
@@ -151,10 +143,11 @@ class Leases:
         self.scheduler.dispatcher.publish([replace(dispatch, queue=lane)])
 
     def _take(
-        self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
-    ) -> bool:
+        self, saga_id: UUID, step: StepSnapshot, leased: StepSnapshot, node: NodeIdentity,
+        now: datetime,
+    ) -> bool:  # fmt: skip
         """Take the lease, unless the step is no longer what it was."""
-        granted = repeated(partial(self._take_at_once, saga_id, step, plan, node, now))
+        granted = repeated(partial(self._take_at_once, saga_id, leased, node))
         if granted and step.dispatch_count > 1:
             found = CloseIncidents(
                 path=step.path, resolution="by_itself", by=node.name, reason="a worker took it",
@@ -163,11 +156,9 @@ class Leases:
             repeated(partial(self._close, saga_id, found, node, now))
         return granted
 
-    def _take_at_once(
-        self, saga_id: UUID, step: StepSnapshot, plan: Step, node: NodeIdentity, now: datetime
-    ) -> bool:
+    def _take_at_once(self, saga_id: UUID, leased: StepSnapshot, node: NodeIdentity) -> bool:
         with self.store.at_once() as connection:
-            granted = self._write_grant(connection, saga_id, step, plan, node, now)
+            granted = self.store.grant_lease_if_dispatched(connection, saga_id, leased, node.name)
             if granted:
                 reach("p4")
         return granted
@@ -176,59 +167,33 @@ class Leases:
         self, saga_id: UUID, found: CloseIncidents, node: NodeIdentity, now: datetime
     ) -> None:
         with self.store.writing() as connection:
-            apply(connection, saga_id, [found], actor=node.name, now=now)
-
-    def _write_grant(
-        self, connection: AnyConnection, saga_id: UUID, step: StepSnapshot, plan: Step,
-        node: NodeIdentity, now: datetime,
-    ) -> bool:  # fmt: skip
-        deadline_at = now + _length(plan, step, now)
-        silence = plan.heartbeat_timeout or plan.timeout
-        return self.store.grant_lease_if_dispatched(
-            connection, saga_id, step, node_id=node.id, node=node.name, pid=self.pid(),
-            now=now, deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
-        )  # fmt: skip
+            note(connection, saga_id, found, actor=node.name, now=now)
 
     def inquiry(self, saga_id: UUID, path: str, number: int, operation: Operation) -> Work | None:
         """Return what a probe or a close needs, or ``None`` if nobody asks that any more."""
         with self.store.looking() as connection:
-            row = self.store.read_for_work(connection, saga_id, path)
-            if row is None:
+            read = self.store.read(connection, saga_id, path)
+            if read is None or not _is_asked(read.step, number, operation):
                 return None
-            step = step_snapshot(row)
-            if not _is_asked(step, number, operation):
-                return None
-            definition = self.scheduler.definition(connection, row.definition_id)
-        return self._work(saga_id, step, row, definition, attempt=step.attempt)
+            definition = self.scheduler.definition(connection, read.definition_id)
+        return self._work(saga_id, read.step, read, definition, None)
 
     def _work(
-        self,
-        saga_id: UUID,
-        step: StepSnapshot,
-        row: Any,
-        definition: Definition,
-        *,
-        attempt: int,
-    ) -> Work:
-        direction = step.direction
-        asks = step.state is StepState.UNKNOWN
+        self, saga_id: UUID, step: StepSnapshot, read: Read, definition: Definition,
+        seen: Seen | None,
+    ) -> Work:  # fmt: skip
         plan = definition.step(step.name)
+        asks = step.state is StepState.UNKNOWN
         return Work(
             saga_id=saga_id,
-            path=step.path,
-            attempt=attempt,
-            direction=direction,
-            incarnation=step.incarnation,
-            plan=plan,
-            contract=definition.contract(step.name),
-            input=row.input,
-            results=row.results or {},
-            own_result=row.result,
-            time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else _length(plan, step, row.now),
-            key=idempotency_key(saga_id, step.path, direction, step.incarnation),
-            action_key=idempotency_key(saga_id, step.name, Direction.FORWARD, step.incarnation),
-            followers=definition.followers(step.name),
-            trace=row.trace,
+            step=step,
+            definition=definition,
+            input=read.input,
+            results=read.results,
+            own_result=read.result,
+            time_left=min(plan.timeout, ANSWER_TIMEOUT) if asks else time_left(step),
+            trace=read.trace,
+            seen=seen,
         )
 
     def renew(self, work: Work, details: Any) -> None:
@@ -247,41 +212,30 @@ class Leases:
         With ``node``, that node goes on with what is ``inline``: its lease is granted in the same
         transaction, and its work is returned.
         """
-        following: list[Work] = []
-
-        def follow(
-            connection: AnyConnection, definition: Definition, sends: Sequence[Send]
-        ) -> Send | None:
-            following.clear()
-            inline = [send for send in sends if send.path in work.followers]
-            send = next((s for s in inline if s.operation is Operation.ACTION), None)
-            if send is None or node is None:
-                return None
-            row = self.store.read_for_work(connection, work.saga_id, send.path)
-            assert row is not None
-            step, plan = step_snapshot(row), definition.step(send.path)
-            if not self._write_grant(connection, work.saga_id, step, plan, node, row.now):
-                return None
-            number = send.number
-            following.append(self._work(work.saga_id, step, row, definition, attempt=number))
-            return send
-
         event = Reported(
             path=work.path,
             attempt=work.attempt,
             direction=work.direction,
-            incarnation=work.incarnation,
+            incarnation=work.step.incarnation,
             outcome=outcome,
         )
-        known = self.scheduler.handle(
-            work.saga_id, event, follow=follow if work.followers else None
-        )
-        if not known:
-            count(REFUSALS, PURGED)
-            log_for(str(work.saga_id), work.path, work.attempt).warning(
-                "refused", reason="its saga has been purged", outcome=type(outcome).__name__.lower()
-            )
-        return following[0] if following else None
+        follow = Follower(work, outcome, node, self.pid, self.clock)
+        if not self._report_unlocked(work, event, follow):
+            follow.work = None
+            known = self.scheduler.handle(work.saga_id, event, follow=follow)
+            if not known:
+                _count_purged(work, outcome)
+        return follow.work
+
+    def _report_unlocked(self, work: Work, event: Reported, follow: Follower) -> bool:
+        """Report on what was seen at the grant, if nothing has happened since."""
+        seen = work.seen
+        if seen is None or not isinstance(event.outcome, Done) or not seen.is_alone(work.path):
+            return False
+        now = seen.present(self.clock.monotonic())
+        if now is None:
+            return False
+        return self.scheduler.handle_unlocked(seen, work.definition, event, now, follow)
 
     def give_back(
         self, node: NodeIdentity, saga_id: UUID, paths: Collection[str], why: str
@@ -300,12 +254,21 @@ class Leases:
         self.scheduler.handle(saga_id, Answered(path=path, inquiry_no=number, answer=answer))
 
 
-def _length(plan: Step, step: StepSnapshot, now: datetime) -> timedelta:
-    """Return how long a lease lasts: the time-out, within what schedule-to-close leaves of it."""
-    if plan.schedule_to_close is None or step.direction is Direction.BACKWARD:
-        return plan.timeout
-    left = (step.ready_at or now) + plan.schedule_to_close - now
-    return max(min(plan.timeout, left), SHORTEST)
+def _seen(read: Read, leased: StepSnapshot, read_at: float) -> Seen | None:
+    """Return a saga with the lease that was just given, if it was seen as a whole and at peace."""
+    if read.saga is None or read.troubled:
+        return None
+    steps = {**read.saga.steps, leased.path: leased}
+    saga = changed(read.saga, steps=steps)
+    return Seen(saga=saga, trace=read.trace, now=read.now, read_at=read_at)
+
+
+def _count_purged(work: Work, outcome: Outcome) -> None:
+    """Say that what is reported about is no longer there."""
+    count(REFUSALS, PURGED)
+    log_for(str(work.saga_id), work.path, work.attempt).warning(
+        "refused", reason="its saga has been purged", outcome=type(outcome).__name__.lower()
+    )
 
 
 def _is_asked(step: StepSnapshot, number: int, operation: Operation) -> bool:

@@ -5,17 +5,17 @@ it, is committed together; the broker only hears of it afterwards and may forget
 """
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session
 
-from models.states import Operation
 from orchestration import due, tracing
 from orchestration.borrowed import join
-from orchestration.contract import KILL_GRACE
 from orchestration.decide import decide
 from orchestration.definition import Definition, Workflow
 from orchestration.errors import (
@@ -37,31 +37,30 @@ from orchestration.events import (
     Event,
     Hastened,
     Lost,
-    MoveStep,
     Nudged,
     Remedy,
     Resolved,
-    Send,
     Started,
     Woken,
 )
 from orchestration.failpoint import reach
 from orchestration.handle import Handle
+from orchestration.messages import dispatches_of
 from orchestration.mysql import repeated
 from orchestration.plan import new_saga
 from orchestration.ports import Dispatcher, new_saga_id
 from orchestration.registry import Registry, difference
-from orchestration.statement import AnyConnection
+from orchestration.seen import Locked, Seen, after, needs_rows
+from orchestration.statement import AnyConnection, StaleWriteError
 from orchestration.store import Store
-from orchestration.writer import StaleWriteError, apply
+from orchestration.writer import apply, apply_unlocked
 
 LONGEST_KEY = 200
 WINDOW = 500
-ANSWER_TIMEOUT = timedelta(seconds=30)
 _TRIES = 5
 
-Follow = Callable[[AnyConnection, Definition, Sequence[Send]], Send | None]
-"""Takes over one of the messages to be sent, within the transaction that decides to send them."""
+Follow = Callable[[Definition, Locked | Seen, Sequence[Decision], datetime], Sequence[Decision]]
+"""Takes over one of the messages to be sent, before what was decided is written."""
 
 
 class Scheduler:
@@ -82,6 +81,8 @@ class Scheduler:
         self.registry = registry
         self.actor = actor
         self._definitions: dict[str, Definition] = {}
+        self._stored: set[str] = set()
+        """The ids of this process's definitions that it has stored, or seen to be."""
 
     # --- definitions ---------------------------------------------------------------------------
 
@@ -94,22 +95,20 @@ class Scheduler:
         with self.store.transaction() as connection:
             for definition in definitions:
                 self._ensure_stored(connection, definition)
+        self._stored.update(definition.id for definition in definitions)
         return [definition.id for definition in definitions]
 
     def _ensure_stored(self, connection: AnyConnection, definition: Definition) -> None:
-        if definition.id in self._definitions:
+        if definition.id in self._stored:
             return
         workflow = definition.workflow
-        for _ in range(2):
+        row = self.store.find_definition(connection, workflow.name, workflow.version)
+        if row is None:
+            self.store.add_definition_unless_known(connection, definition.id, definition.document)
             row = self.store.find_definition(connection, workflow.name, workflow.version)
-            if row is None:
-                self.store.add_definition_unless_known(
-                    connection, definition.id, definition.document
-                )
-                continue
-            if row.id != definition.id:
-                diff = difference(row.document, definition.document)
-                raise DefinitionChangedError(workflow.name, workflow.version, diff)
+        if row is not None and row.id != definition.id:
+            diff = difference(row.document, definition.document)
+            raise DefinitionChangedError(workflow.name, workflow.version, diff)
 
     def definition(self, connection: AnyConnection, definition_id: str) -> Definition:
         """Return the definition that a saga is pinned to."""
@@ -181,13 +180,18 @@ class Scheduler:
             if joined.after_commit is not None:
                 joined.after_commit(handle.publish)
             return handle
-        handle, dispatches = repeated(partial(self._start_alone, workflow, input, key))
+        begin = partial(self._start_alone, workflow, input, key)
+        try:
+            handle, dispatches = repeated(begin)
+        except IntegrityError:
+            self._stored.clear()  # The database may have been put back to before they were stored.
+            handle, dispatches = repeated(begin)
         reach("p0")
         self.dispatcher.publish(dispatches)
         return handle
 
     def _start_alone(self, *given: Any) -> tuple[Handle, list[Dispatch]]:
-        with self.store.writing() as own:
+        with self.store.at_once() as own:
             return self._start(own, *given)
 
     def _start(
@@ -200,6 +204,9 @@ class Scheduler:
             raise InputError(msg)
         now = self.store.time(connection)
         saga = new_saga(definition, self.new_id(), now)
+        decisions = decide(definition, saga, Started(), now)
+        begun = after(saga, decisions)
+        assert not needs_rows(decisions), "a saga begins with steps and messages only"
         row = {
             "id": saga.id,
             "definition_id": definition_id,
@@ -213,7 +220,7 @@ class Scheduler:
             "trace": tracing.traceparent(),
         }
         for _ in range(_TRIES):
-            if self.store.add_saga_unless_key_taken(connection, row):
+            if self.store.add_saga_unless_key_taken(connection, row, begun.steps.values()):
                 break
             there = self._existing(connection, plan.name, key or "", value)
             if there is not None:
@@ -221,12 +228,7 @@ class Scheduler:
         else:
             msg = f"key {key!r} of workflow {plan.name!r} was changed by others; try again"
             raise RefusedError(msg)
-        decisions = decide(definition, saga, Started(), now)
-        after = {move.after.path: move.after for move in decisions if isinstance(move, MoveStep)}
-        self.store.add_steps(connection, saga.id, (saga.steps | after).values())
-        rest = [d for d in decisions if not isinstance(d, MoveStep)]
-        apply(connection, saga.id, rest, actor=self.actor, now=now)
-        return Handle(self.store, saga.id), self._dispatches(definition, saga.id, rest)
+        return Handle(self.store, saga.id), dispatches_of(definition, saga.id, decisions)
 
     def _existing(
         self, connection: AnyConnection, workflow: str, key: str, value: Any
@@ -286,21 +288,38 @@ class Scheduler:
             if locked is None:
                 return False, []
             definition = self.definition(connection, locked.definition_id)
-            name, step = type(event).__name__.lower(), getattr(event, "path", "")
-            with tracing.span(f"decide {name}", saga_id, locked.trace, step=step, actor=actor):
-                decisions = decide(definition, locked.saga, event, locked.now)
-                apply(connection, saga_id, decisions, actor=actor, now=locked.now)
-            sends = [decision for decision in decisions if isinstance(decision, Send)]
-            taken = follow(connection, definition, sends) if follow else None
+            with _deciding(event, locked, actor):
+                decisions: Sequence[Decision] = decide(definition, locked.saga, event, locked.now)
+                if follow is not None:
+                    decisions = follow(definition, locked, decisions, locked.now)
+                apply(connection, locked.saga, decisions, actor=actor, now=locked.now)
             reach("p1")
-        rest = [send for send in sends if send is not taken]
-        return True, self._dispatches(definition, saga_id, rest)
+        return True, dispatches_of(definition, saga_id, decisions)
 
-    def _dispatches(
-        self, definition: Definition, saga_id: UUID, decisions: Sequence[Decision]
-    ) -> list[Dispatch]:
-        sends = (decision for decision in decisions if isinstance(decision, Send))
-        return [dispatch_of(definition, saga_id, send) for send in sends]
+    def handle_unlocked(
+        self, seen: Seen, definition: Definition, event: Event, now: datetime, follow: Follow
+    ) -> bool:
+        """Decide and write one event on what was seen of a saga, without a lock.
+
+        Tell whether that was possible; if not, nothing has happened, and it is for ``handle``.
+        """
+        with _deciding(event, seen, self.actor):
+            decisions: Sequence[Decision] = decide(definition, seen.saga, event, now)
+            if needs_rows(decisions):
+                return False
+            decisions = follow(definition, seen, decisions, now)
+            try:
+                repeated(partial(self._write_unlocked, seen, decisions, now))
+            except StaleWriteError:
+                return False
+        reach("p2")
+        self.dispatcher.publish(dispatches_of(definition, seen.saga.id, decisions))
+        return True
+
+    def _write_unlocked(self, seen: Seen, decisions: Sequence[Decision], now: datetime) -> None:
+        with self.store.at_once() as connection:
+            reach("p1")
+            apply_unlocked(connection, seen.saga, decisions, actor=self.actor, now=now)
 
     # --- what the supervisor, the nodes and people ask for ---------------------------------------
 
@@ -375,22 +394,7 @@ class Scheduler:
             raise NotFoundError(msg)
 
 
-def dispatch_of(definition: Definition, saga_id: UUID, send: Send) -> Dispatch:
-    """Return the message that a decision to send amounts to."""
-    contract = definition.contracts[send.agent]
-    name, queue = contract.route(send.operation)
-    step = send.path.partition("~")[0]
-    asks = send.operation in {Operation.PROBE, Operation.CLOSE}
-    timeout = definition.step(step).timeout
-    if asks:
-        timeout = min(timeout, ANSWER_TIMEOUT)
-    elif send.operation is Operation.ACTION:
-        timeout = definition.longest_task(step)
-    return Dispatch(
-        saga_id=saga_id,
-        path=send.path,
-        number=send.number,
-        name=name,
-        queue=queue,
-        time_limit=timeout + KILL_GRACE,
-    )
+def _deciding(event: Event, of: Locked | Seen, actor: str) -> AbstractContextManager[tracing.Note]:
+    """Record the decision about an event in the saga's trace."""
+    name, step = type(event).__name__.lower(), getattr(event, "path", "")
+    return tracing.span(f"decide {name}", of.saga.id, of.trace, step=step, actor=actor)

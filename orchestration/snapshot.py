@@ -66,6 +66,7 @@ class SagaSnapshot:
     wake_at: datetime | None
     abort: dict[str, Any] | None = None
     ended_at: datetime | None = None
+    revision: int = 0
     steps: dict[str, StepSnapshot] = field(default_factory=dict, compare=False)
 
 

@@ -5,16 +5,30 @@ of the hot path are written in Core, compiled to text once for each dialect, and
 their parameters are converted, by the same column types as ever.
 """
 
+import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import chain
+from itertools import count as numbers_from
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Executable, Uuid
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Executable,
+    Insert,
+    Uuid,
+    bindparam,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
@@ -29,35 +43,43 @@ MOST_PARTS = 16
 AnyConnection = Connection | Borrowed | Direct
 
 
+class StaleWriteError(Exception):
+    """The row is no longer what the decision was taken on."""
+
+
 class Prepared:
     """One statement. ``columns`` are those that an INSERT or the SET of an UPDATE is given."""
 
     def __init__(self, statement: Executable, columns: Iterable[str] = ()) -> None:
         self.statement: Any = statement
         self.columns = tuple(columns)
-        self._forms: dict[tuple[str, str], _Form] = {}
+        self._forms: dict[tuple[str, str, bool], _Form] = {}
 
-    def _form(self, dialect: Dialect) -> "_Form":
-        driver = (dialect.name, dialect.driver)
-        form = self._forms.get(driver)
+    def form(self, dialect: Dialect, *, if_first: bool = False) -> "_Form":
+        """Return it in a dialect; ``if_first``: as a part that depends on the first one."""
+        kind = (dialect.name, dialect.driver, if_first)
+        form = self._forms.get(kind)
         if form is None:
-            form = self._forms[driver] = _Form(self.statement, self.columns, dialect)
+            statement, columns = self.statement, self.columns
+            if if_first:
+                statement, columns = _if_first(statement, columns)
+            form = self._forms[kind] = _Form(statement, columns, dialect)
         return form
 
     def change(self, connection: AnyConnection, **values: Any) -> int:
         """Run it and return how many rows it changed."""
-        form = self._form(connection.dialect)
+        form = self.form(connection.dialect)
         changed: int = _run(connection, form.sql, form.bind(values)).rowcount
         return changed
 
     def change_many(self, connection: AnyConnection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Run it once for each of ``rows``, which all hold the same names."""
-        form = self._form(connection.dialect)
+        form = self.form(connection.dialect)
         _run(connection, form.sql, [form.bind(row) for row in rows])
 
     def all(self, connection: AnyConnection, **values: Any) -> list[Any]:
         """Run it and return its rows, each with its columns as attributes."""
-        form = self._form(connection.dialect)
+        form = self.form(connection.dialect)
         result = _run(connection, form.sql, form.bind(values))
         try:
             return form.records(result)
@@ -68,6 +90,15 @@ class Prepared:
         """Run it and return its first row, or ``None``."""
         rows = self.all(connection, **values)
         return rows[0] if rows else None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one row; ``of`` is any name that no other row has."""
+
+    of: str
+    statement: Prepared
+    values: Mapping[str, Any]
 
 
 class Batch:
@@ -81,45 +112,124 @@ class Batch:
         self.connection = connection
         self.missed: list[str] = []
         """The rows that a change did not find."""
-        self._parts: list[tuple[Prepared, Mapping[str, Any]]] = []
-        self._rows: list[str] = []
+        self._kept: list[Change] = []
 
-    def add(self, of: str, statement: Prepared, values: Mapping[str, Any]) -> None:
-        """Take a change of one row; ``of`` is any name that no other row has."""
-        if of in self._rows or len(self._rows) == MOST_PARTS:
+    def add(self, change: Change) -> None:
+        """Take a change."""
+        if not _fit([*self._kept, change]):
             self.flush()
-        self._rows.append(of)
-        self._parts.append((statement, values))
+        self._kept.append(change)
 
     def flush(self) -> None:
         """Run what was kept back."""
-        parts, rows, self._parts, self._rows = self._parts, self._rows, [], []
-        if len(parts) > 1 and self.connection.dialect.name == "postgresql":
-            counts = _run_joined(self.connection, parts)
+        kept, self._kept = self._kept, []
+        if len(kept) > 1 and self.connection.dialect.name == "postgresql":
+            counts = _run_joined(self.connection, kept)
         else:
-            counts = [statement.change(self.connection, **values) for statement, values in parts]
-        self.missed += [row for row, count in zip(rows, counts, strict=True) if count != 1]
+            counts = [one.statement.change(self.connection, **one.values) for one in kept]
+        self.missed += [one.of for one, count in zip(kept, counts, strict=True) if count != 1]
 
 
-def _run_joined(
-    connection: AnyConnection, parts: Sequence[tuple[Prepared, Mapping[str, Any]]]
-) -> Sequence[int]:
+def all_or_none(connection: AnyConnection, changes: Sequence[Change]) -> bool:
+    """Run changes of one row each if the first finds its row; tell whether it does.
+
+    Raises ``StaleWriteError`` if another does not find its row; nothing is changed then, either.
+    On a connection on which each statement is a transaction of its own, they are one.
+    """
+    if isinstance(connection, Direct) and connection.each_alone and _fit(changes):
+        return _run_as_one(connection, changes)
+    with connection.together() if isinstance(connection, Direct) else nullcontext():
+        first, batch = changes[0], Batch(connection)
+        if first.statement.change(connection, **first.values) != 1:
+            return False
+        for change in changes[1:]:
+            batch.add(change)
+        batch.flush()
+        if batch.missed:
+            raise StaleWriteError(", ".join(batch.missed))
+    return True
+
+
+def _fit(changes: Sequence[Change]) -> bool:
+    """Tell whether changes can be one statement."""
+    return len(changes) <= MOST_PARTS and len({change.of for change in changes}) == len(changes)
+
+
+def _run_joined(connection: AnyConnection, changes: Sequence[Change]) -> Sequence[int]:
     """Run several changes as one statement; return how many rows each of them changed."""
-    forms = [statement._form(connection.dialect) for statement, _ in parts]  # noqa: SLF001
-    sql = _join(tuple(form.sql for form in forms))
-    given = chain.from_iterable(
-        form.bind(values) for form, (_, values) in zip(forms, parts, strict=True)
-    )
-    counts: Sequence[int] = _run(connection, sql, tuple(given)).fetchone()
+    forms = [change.statement.form(connection.dialect) for change in changes]
+    counts: Sequence[int] = _run(
+        connection, _join(tuple(form.sql for form in forms)), _bound(forms, changes)
+    ).fetchone()
     return counts
+
+
+def _run_as_one(connection: Direct, changes: Sequence[Change]) -> bool:
+    """Run several changes as one statement that fails unless all, or not even the first, fit."""
+    dialect = connection.dialect
+    first, *rest = changes
+    forms = [
+        first.statement.form(dialect),
+        *(change.statement.form(dialect, if_first=True) for change in rest),
+    ]
+    sql = _join_all_or_none(tuple(form.sql for form in forms))
+    try:
+        found: bool = _run(connection, sql, _bound(forms, changes)).fetchone()[0] == 1
+    except DataError as error:
+        if getattr(error.orig, "sqlstate", None) != _DIVISION_BY_ZERO:
+            raise
+        raise StaleWriteError(", ".join(change.of for change in changes)) from error
+    return found
+
+
+def _bound(forms: "Sequence[_Form]", changes: Sequence[Change]) -> tuple[Any, ...]:
+    given = zip(forms, changes, strict=True)
+    return tuple(chain.from_iterable(form.bind(change.values) for form, change in given))
 
 
 @cache
 def _join(texts: tuple[str, ...]) -> str:
     """Return one statement that runs all of ``texts``; its parameters are theirs in that order."""
-    heads = ", ".join(f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(texts))
-    counts = ", ".join(f"(SELECT count(*) FROM w{n})" for n in range(len(texts)))  # noqa: S608
-    return f"WITH {heads} SELECT {counts}"
+    counts = ", ".join(_count(number) for number in range(len(texts)))
+    return f"{_heads(texts)} SELECT {counts}"
+
+
+@cache
+def _join_all_or_none(texts: tuple[str, ...]) -> str:
+    """Return the same, for ``texts`` of which all but the first ask whether that found its row.
+
+    Its one column is what the first found. Only a failure takes back what one statement has done;
+    so it divides by nothing if the first found its row and not all others did.
+    """
+    rest = " + ".join(_count(number) for number in range(1, len(texts))) or "0"
+    return (
+        f"{_heads(texts)} SELECT CASE WHEN first = 1 AND rest <> {len(texts) - 1}"  # noqa: S608
+        f" THEN 1 / (first - 1) ELSE first END"
+        f" FROM (SELECT {_count(0)} AS first, {rest} AS rest) AS found"
+    )
+
+
+def _heads(texts: tuple[str, ...]) -> str:
+    heads = (f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(texts))
+    return f"WITH {', '.join(heads)}"
+
+
+def _count(number: int) -> str:
+    return f"(SELECT count(*) FROM w{number})"  # noqa: S608
+
+
+_DIVISION_BY_ZERO = "22012"
+_FIRST_FOUND = text("EXISTS (SELECT 1 FROM w0)")
+
+
+def _if_first(statement: Any, columns: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    """Return a change that takes place only if the first part of the statement found its row."""
+    if not isinstance(statement, Insert):
+        return statement.where(_FIRST_FOUND), columns
+    table: Any = statement.table
+    given = select(*[bindparam(name, type_=table.c[name].type) for name in columns])
+    given = given.where(_FIRST_FOUND)
+    return insert(table).from_select(columns, given, include_defaults=False), ()
 
 
 def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
@@ -132,7 +242,9 @@ def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
     """
     if isinstance(connection, Direct):
         try:
-            return _execute(connection.driver.cursor(), sql, parameters)
+            if connection.dialect.name == "postgresql":
+                sql = _numbered(sql)
+            return _execute(connection.cursor(), sql, parameters)
         except connection.error as error:
             raise connection.failed(sql, parameters, error) from error
     refuse_what_is_too_long(connection.dialect, sql, parameters)
@@ -146,6 +258,13 @@ def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:
     except connection.dialect.loaded_dbapi.Error as error:
         known = renamed(connection.dialect, error)
         raise _failed(connection, sql, parameters, known) from error
+
+
+@cache
+def _numbered(sql: str) -> str:
+    """Return a text with its parameters by number, which spares the driver to look for them."""
+    numbers = numbers_from(1)
+    return re.sub("%[s%]", lambda found: f"${next(numbers)}" if found[0] == "%s" else "%", sql)
 
 
 def _execute(cursor: Any, sql: str, parameters: Any) -> Any:

@@ -11,9 +11,10 @@ Only row counts are relied on, never RETURNING, so that the statements hold on a
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -22,54 +23,46 @@ from sqlalchemy import (
     Engine,
     Table,
     bindparam,
+    case,
+    exists,
     insert,
-    literal_column,
     select,
     update,
 )
 
-from models import Attempt, Definition, Saga, Step
+from models import Attempt, Definition, Incident, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.access import Access
-from orchestration.database import DIALECTS, database_now, insert_unless_there, json_object
-from orchestration.snapshot import SagaSnapshot, StepSnapshot
-from orchestration.statement import AnyConnection, Batch, Prepared
+from orchestration.database import DIALECTS, database_now, insert_unless_there
+from orchestration.seen import Locked, Read
+from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
+from orchestration.statement import AnyConnection, Change, Prepared, all_or_none
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
 _steps: Table = Step.__table__  # type: ignore[assignment]
 _attempts: Table = Attempt.__table__  # type: ignore[assignment]
 _definitions: Table = Definition.__table__  # type: ignore[assignment]
+_incidents: Table = Incident.__table__  # type: ignore[assignment]
 
-STEP_FIELDS = tuple(field.name for field in fields(StepSnapshot))
+STEP_FIELDS = tuple(each.name for each in fields(StepSnapshot))
 _STEP_COLUMNS = [_steps.c[name] for name in STEP_FIELDS]
 _SAGA_COLUMNS = [
-    _sagas.c[name] for name in ("id", "state", "deadline_at", "wake_at", "abort", "ended_at")
+    _sagas.c[name].label(f"saga_{name}")
+    for name in ("id", "state", "deadline_at", "wake_at", "abort", "ended_at", "revision")
 ]
+_PINNED = (_sagas.c.definition_id, _sagas.c.trace)
+_TROUBLED = exists(
+    select(_incidents.c.id).where(
+        _incidents.c.saga_id == bindparam("saga"), _incidents.c.resolved_at.is_(None)
+    )
+).label("troubled")
+READ_AT_MOST = 32
+"""So many steps are read with one of theirs; a saga of more is read when it is decided about."""
 
+_SUCCEEDED = str(StepState.SUCCEEDED)
+_path = attrgetter("path")
 _STATES = {str(state): state for state in StepState}
 _DIRECTIONS = {str(direction): direction for direction in Direction}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Locked:
-    """A saga under its lock: what it is, what it runs, and the database's time."""
-
-    saga: SagaSnapshot
-    definition_id: str
-    trace: str | None
-    now: datetime
-
-
-def _results_by_path() -> Any:
-    """Return the results of the steps of the same saga that have succeeded, by path."""
-    other = _steps.alias("other")
-    mine = other.c.saga_id == _steps.c.saga_id, other.c.state == literal_column("'succeeded'")
-    return (
-        select(json_object(other.c.path, other.c.result))
-        .where(*mine)
-        .scalar_subquery()
-        .label("results")
-    )
 
 
 def step_snapshot(row: Any) -> StepSnapshot:
@@ -80,6 +73,19 @@ def step_snapshot(row: Any) -> StepSnapshot:
     values["direction"] = _DIRECTIONS[values["direction"]]
     values["state"] = _STATES[values["state"]]
     return step
+
+
+def _saga_snapshot(row: Any, steps: Iterable[StepSnapshot]) -> SagaSnapshot:
+    return SagaSnapshot(
+        id=row.saga_id,
+        state=SagaState(row.saga_state),
+        deadline_at=row.saga_deadline_at,
+        wake_at=row.saga_wake_at,
+        abort=row.saga_abort,
+        ended_at=row.saga_ended_at,
+        revision=row.saga_revision,
+        steps={step.path: step for step in steps},
+    )
 
 
 class Store(Access):
@@ -93,20 +99,23 @@ class Store(Access):
         self._statements: dict[Callable[[ColumnElement[datetime]], Prepared], Prepared] = {}
         self._time = Prepared(select(now().label("now")))
         mine = _steps.c.saga_id == bindparam("saga")
-        steps = select(*_STEP_COLUMNS, now().label("now")).where(mine).order_by(_steps.c.path)
+        present = now().label("now")
+        steps = select(*_STEP_COLUMNS, _TROUBLED, present).where(mine).order_by(_steps.c.path)
         self._lock_steps = Prepared(steps.with_for_update(key_share=True))
-        held = select(_steps.c.deadline_at, now().label("now")).where(*_same_step())
+        held = select(_steps.c.deadline_at, present).where(*_same_step())
         self._lock_held = Prepared(held.with_for_update(key_share=True))
+        at = _steps.c.path == bindparam("at")
         work = select(
             *_STEP_COLUMNS,
             _steps.c.result,
-            _sagas.c.input,
-            _sagas.c.definition_id,
-            _sagas.c.trace,
-            _results_by_path(),
-            now().label("now"),
+            case((at, _sagas.c.input)).label("input"),
+            *_SAGA_COLUMNS,
+            *_PINNED,
+            _TROUBLED,
+            present,
         ).join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
-        self._read_for_work = Prepared(work.where(mine, _steps.c.path == bindparam("at")))
+        first = case((at, 0), else_=1), _steps.c.path
+        self._read = Prepared(work.where(mine).order_by(*first).limit(READ_AT_MOST + 1))
 
     def prepared(self, build: Callable[[ColumnElement[datetime]], Prepared]) -> Prepared:
         """Return the statement that ``build`` makes of this store's present, made only once."""
@@ -152,29 +161,27 @@ class Store(Access):
     # --- starting ------------------------------------------------------------------------------
 
     def add_saga_unless_key_taken(
-        self, connection: AnyConnection, values: Mapping[str, Any]
+        self,
+        connection: AnyConnection,
+        values: Mapping[str, Any],
+        steps: Iterable[StepSnapshot],
     ) -> bool:
-        """Insert the saga row; tell whether it is new."""
-        dialect, key = connection.dialect.name, values["key"]
-        added = _ADD_SAGA[dialect].change(connection, **values) == 1
+        """Insert a saga with its steps; tell whether it is new."""
+        dialect, key, saga_id = connection.dialect.name, values["key"], values["id"]
+        saga = Change("saga", _ADD_SAGA[dialect], values)
+        rows = [add_step(saga_id, step) for step in steps]
         if dialect != "mysql" or key is None:
-            return added
+            return all_or_none(connection, [saga, *rows])
+        saga.statement.change(connection, **values)
         there = self.saga_of_key(connection, values["workflow"], key)
-        return there is not None and bool(there.id == values["id"])
+        if there is None or there.id != saga_id:
+            return False
+        return all_or_none(connection, rows)
 
     def saga_of_key(self, connection: AnyConnection, workflow: str, key: str) -> Any | None:
         """Return (id, input) of the saga that was started under ``key``, or ``None``."""
         query = _OF_KEY_NOW if connection.dialect.name == "mysql" else _OF_KEY
         return query.first(connection, called=workflow, under=key)
-
-    def add_steps(
-        self, connection: AnyConnection, saga_id: UUID, steps: Iterable[StepSnapshot]
-    ) -> None:
-        """Insert the steps of a new saga."""
-        batch = Batch(connection)
-        for step in steps:
-            batch.add(step.path, ADD_STEP, step_values(saga_id, step))
-        batch.flush()
 
     # --- locked reads --------------------------------------------------------------------------
 
@@ -186,61 +193,49 @@ class Store(Access):
         if row is None:
             return None
         rows = self._lock_steps.all(connection, saga=saga_id)
-        saga = SagaSnapshot(
-            id=row.id,
-            state=SagaState(row.state),
-            deadline_at=row.deadline_at,
-            wake_at=row.wake_at,
-            abort=row.abort,
-            ended_at=row.ended_at,
-            steps={step.path: step_snapshot(step) for step in rows},
+        return Locked(
+            saga=_saga_snapshot(row, map(step_snapshot, rows)),
+            definition_id=row.definition_id,
+            trace=row.trace,
+            troubled=bool(rows[0].troubled),
+            now=rows[0].now,
+            results=partial(self.results_of, connection, saga_id),
         )
-        return Locked(saga=saga, definition_id=row.definition_id, trace=row.trace, now=rows[0].now)
 
     # --- the lease -----------------------------------------------------------------------------
 
-    def read_for_work(self, connection: AnyConnection, saga_id: UUID, path: str) -> Any | None:
-        """Return a step with its saga's input, definition, results, and the time; lock nothing."""
-        row = self._read_for_work.first(connection, saga=saga_id, at=path)
-        if row is not None and row.results is True:  # They are too long to be read as one.
-            return row._replace(results=self.results_of(connection, saga_id))
-        return row
+    def read(self, connection: AnyConnection, saga_id: UUID, path: str) -> Read | None:
+        """Return a step with what its agent is given, and its saga; lock nothing."""
+        rows = self._read.all(connection, saga=saga_id, at=path)
+        if not rows or rows[0].path != path:
+            return None
+        row, steps = rows[0], [step_snapshot(each) for each in rows]
+        if len(rows) > READ_AT_MOST:
+            saga, results = None, self.results_of(connection, saga_id)
+        else:
+            saga = _saga_snapshot(row, sorted(steps, key=_path))
+            results = {each.path: each.result for each in rows if each.state == _SUCCEEDED}
+        return Read(
+            step=steps[0], result=row.result, input=row.input, results=results, saga=saga,
+            definition_id=row.definition_id, trace=row.trace, troubled=bool(row.troubled),
+            now=row.now,
+        )  # fmt: skip
 
     def results_of(self, connection: AnyConnection, saga_id: UUID) -> dict[str, Any]:
         """Return the results of the steps that have succeeded, by path."""
         return {row.path: row.result for row in _RESULTS.all(connection, saga=saga_id)}
 
-    def grant_lease_if_dispatched(  # noqa: PLR0913 - the fields of one lease
-        self,
-        connection: AnyConnection,
-        saga_id: UUID,
-        step: StepSnapshot,
-        *,
-        node_id: UUID,
-        node: str,
-        pid: int,
-        now: datetime,
-        deadline_at: datetime,
-        wake_at: datetime,
+    def grant_lease_if_dispatched(
+        self, connection: AnyConnection, saga_id: UUID, leased: StepSnapshot, node: str
     ) -> bool:
-        """Open the next attempt with the lease, the send marker; tell whether it was given."""
-        number = step.attempt + 1
-        taken = {
-            "was_saga": saga_id, "was_path": step.path, "was_attempt": step.attempt,
-            "was_state": StepState.DISPATCHED, "state": StepState.LEASED, "attempt": number,
-            "node_id": node_id, "pid": pid, "granted_at": now, "deadline_at": deadline_at,
-            "wake_at": wake_at, "dispatch_count": 0, "crash_count": 0, "asked_count": 0,
-        }  # fmt: skip
-        opened = {
-            "saga_id": saga_id, "path": step.path, "no": number, "direction": step.direction,
-            "incarnation": step.incarnation, "state": AttemptState.OPEN, "node": node, "pid": pid,
-            "granted_at": now,
-        }  # fmt: skip
-        if connection.dialect.name == "postgresql":
-            new = {f"new_{name}": value for name, value in opened.items()}
-            return _GRANT.change(connection, **taken, **new) == 1
-        granted = change_step(GRANTED).change(connection, **taken) == 1
-        return granted and _ADD_ATTEMPT.change(connection, **opened) == 1
+        """Open the next attempt with the lease, the send marker; tell whether it was given.
+
+        ``leased`` is the step as it is then.
+        """
+        before = changed(leased, state=StepState.DISPATCHED, attempt=leased.attempt - 1)
+        values = {name: getattr(leased, name) for name in _GRANTED}
+        taken = change_step(saga_id, before, values)
+        return all_or_none(connection, [taken, open_attempt(saga_id, leased, node)])
 
     def hasten_if_dispatched(
         self, connection: AnyConnection, saga_id: UUID, step: StepSnapshot, wake_at: datetime
@@ -290,18 +285,46 @@ ATTEMPT = (
 """The condition that names one attempt."""
 
 
-def step_values(saga_id: UUID, step: StepSnapshot) -> dict[str, Any]:
-    """Return the columns of a step row."""
-    return {"saga_id": saga_id, **vars(step)}
-
-
 @cache
-def change_step(columns: tuple[str, ...]) -> Prepared:
+def update_step(columns: tuple[str, ...]) -> Prepared:
     """Return the guarded update of some columns of a step: only if it is what it was.
 
     Its parameters are ``was_saga``, ``was_path``, ``was_attempt``, ``was_state`` and the columns.
     """
     return Prepared(update(_steps).where(*_same_step()), columns)
+
+
+def change_step(saga_id: UUID, before: StepSnapshot, values: Mapping[str, Any]) -> Change:
+    """Return the change of some columns of a step, only if it is what it was."""
+    was = {
+        "was_saga": saga_id, "was_path": before.path, "was_attempt": before.attempt,
+        "was_state": before.state,
+    }  # fmt: skip
+    statement = update_step(tuple(sorted(values)))
+    return Change(f"step {before.path}", statement, {**values, **was})
+
+
+def open_attempt(saga_id: UUID, leased: StepSnapshot, node: str) -> Change:
+    """Return the insert of the attempt whose lease a step is given."""
+    values = {
+        "saga_id": saga_id, "path": leased.path, "no": leased.attempt,
+        "direction": leased.direction, "incarnation": leased.incarnation,
+        "state": AttemptState.OPEN, "node": node, "pid": leased.pid,
+        "granted_at": leased.granted_at,
+    }  # fmt: skip
+    return Change(f"attempt {leased.attempt} of {leased.path}", _ADD_ATTEMPT, values)
+
+
+@cache
+def _insert_step(columns: tuple[str, ...]) -> Prepared:
+    return Prepared(insert(_steps).inline(), columns)
+
+
+def add_step(saga_id: UUID, step: StepSnapshot, **more: Any) -> Change:
+    """Return the insert of a step; whatever is null is left out."""
+    values = {"saga_id": saga_id, **vars(step), **more}
+    given = {name: value for name, value in values.items() if value is not None}
+    return Change(f"step {step.path}", _insert_step(tuple(given)), given)
 
 
 def _same_step() -> tuple[ColumnElement[bool], ...]:
@@ -314,19 +337,10 @@ def _same_step() -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _grant_in_one() -> Any:
-    """Return the insert of an attempt that takes place only if its step could be leased."""
-    values = {name: bindparam(name, type_=_steps.c[name].type) for name in GRANTED}
-    taken = update(_steps).where(*_same_step()).values(values).returning(_steps.c.path).cte("taken")
-    new = [bindparam(f"new_{name}", type_=_attempts.c[name].type) for name in _OPENED]
-    return insert(_attempts).from_select(_OPENED, select(*new).select_from(taken))
-
-
-GRANTED = (
+_GRANTED = (
     "state", "attempt", "node_id", "pid", "granted_at", "deadline_at", "wake_at",
     "dispatch_count", "crash_count", "asked_count",
 )  # fmt: skip
-ADD_STEP = Prepared(insert(_steps).inline(), ("saga_id", *STEP_FIELDS))
 _STARTED = (
     "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
     "wake_at", "trace",
@@ -353,10 +367,8 @@ _OPENED = (
     "saga_id", "path", "no", "direction", "incarnation", "state", "node", "pid", "granted_at"
 )  # fmt: skip
 _ADD_ATTEMPT = Prepared(insert(_attempts), _OPENED)
-_GRANT = Prepared(_grant_in_one())
-_HASTEN = change_step(("wake_at",))
+_HASTEN = update_step(("wake_at",))
 _HEARD = Prepared(update(_attempts).where(*ATTEMPT), ("heartbeat_at", "details"))
-_PINNED = _sagas.c.definition_id, _sagas.c.trace
 _SAGA = select(*_SAGA_COLUMNS, *_PINNED).where(_sagas.c.id == bindparam("saga"))
 _LOCK_SAGA = Prepared(_SAGA.with_for_update(key_share=True))
 _LOCK_SAGA_IF_FREE = Prepared(_SAGA.with_for_update(key_share=True, skip_locked=True))

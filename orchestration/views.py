@@ -295,7 +295,8 @@ def _attempt_entries(
                 at=row.ended_at, path=row.path, attempt=row.no, verb="report", actor=actor,
                 text=text,
             )  # fmt: skip
-            found.append(((0, row.no), ended))
+            rank = 2 if row.ended_at == row.granted_at else 0
+            found.append(((rank, row.no), ended))
     return found
 
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import Table, bindparam, insert, select, update
 
-from models import Attempt, Incident, JournalEntry, Saga, Step
-from models.states import AttemptState
+from models import Attempt, Incident, JournalEntry, Saga
+from models.states import SAGA_TERMINAL, AttemptState
 from orchestration.events import (
     UNSET,
     AddStep,
@@ -20,16 +20,23 @@ from orchestration.events import (
     Decision,
     MoveSaga,
     MoveStep,
+    OpenAttempt,
     OpenIncident,
     Refuse,
-    Send,
 )
 from orchestration.metrics import REFUSALS, count
-from orchestration.statement import AnyConnection, Batch, Prepared
-from orchestration.store import ATTEMPT, STEP_FIELDS, change_step, step_values
+from orchestration.snapshot import SagaSnapshot
+from orchestration.statement import (
+    AnyConnection,
+    Batch,
+    Change,
+    Prepared,
+    StaleWriteError,
+    all_or_none,
+)
+from orchestration.store import ATTEMPT, add_step, change_step, open_attempt
 
 _sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
 _attempts: Table = Attempt.__table__  # type: ignore[assignment]
 _incidents: Table = Incident.__table__  # type: ignore[assignment]
 _journal: Table = JournalEntry.__table__  # type: ignore[assignment]
@@ -46,7 +53,6 @@ _ENTRY: dict[str, Any] = {
 
 
 _ADD_ENTRY = Prepared(insert(_journal).inline(), ("saga_id", "at", "actor", "verb", *_ENTRY))
-_ADD_STEP_WITH_RESULT = Prepared(insert(_steps).inline(), ("saga_id", *STEP_FIELDS, "result"))
 _CLOSE_ATTEMPT = Prepared(
     update(_attempts).where(*ATTEMPT, _attempts.c.state == AttemptState.OPEN),
     ("state", "ended_at", "error"),
@@ -63,31 +69,85 @@ _OPEN_INCIDENT = Prepared(select(_incidents.c.id).where(*_ASKED, _ONE_KIND))
 _ADD_INCIDENT = Prepared(insert(_incidents), ("saga_id", "path", "kind", "message", "opened_at"))
 _CLOSE_INCIDENTS = Prepared(update(_incidents).where(*_ASKED), _RESOLUTION)
 _CLOSE_INCIDENT = Prepared(update(_incidents).where(*_ASKED, _ONE_KIND), _RESOLUTION)
-_MOVE_SAGA = Prepared(
-    update(_sagas).where(
-        _sagas.c.id == bindparam("was_saga"), _sagas.c.state == bindparam("was_state")
-    ),
-    ("state", "abort", "wake_at", "ended_at"),
+_SAME_SAGA = (
+    _sagas.c.id == bindparam("was_saga"),
+    _sagas.c.state == bindparam("was_state"),
+    _sagas.c.revision == bindparam("was_revision"),
 )
-
-
-class StaleWriteError(Exception):
-    """The row is no longer what the decision was taken on."""
+_MOVE_SAGA = Prepared(
+    update(_sagas).where(*_SAME_SAGA), ("revision", "state", "abort", "wake_at", "ended_at")
+)
+_TOUCH_SAGA = Prepared(update(_sagas).where(*_SAME_SAGA), ("revision",))
+_BEARING = (MoveStep, AddStep, MoveSaga, OpenIncident)
+"""What later decisions depend on; the others are evidence, answers and messages."""
 
 
 def apply(
     connection: AnyConnection,
-    saga_id: UUID,
+    saga: SagaSnapshot,
     decisions: Sequence[Decision],
     *,
     actor: str,
     now: datetime,
 ) -> None:
     """Write what was decided; raise ``StaleWriteError`` if any row is not what it was."""
-    writer = _Writer(connection, saga_id, actor, now)
+    writer = _Writer(connection, saga.id, actor, now)
+    if saga.state not in SAGA_TERMINAL and any(isinstance(d, _BEARING) for d in decisions):
+        writer.batch.add(_saga_change(saga, decisions))
     for decision in decisions:
         writer.write(decision)
     writer.finish()
+
+
+def apply_unlocked(
+    connection: AnyConnection,
+    saga: SagaSnapshot,
+    decisions: Sequence[Decision],
+    *,
+    actor: str,
+    now: datetime,
+) -> None:
+    """Write what was decided without a lock; raise ``StaleWriteError`` if anything has changed.
+
+    All is written then, or nothing. ``decisions`` may open, close and refuse nothing.
+    """
+    writer = _Writer(connection, saga.id, actor, now)
+    changes = [_saga_change(saga, decisions)]
+    for decision in decisions:
+        changes += writer.changes(decision)
+    if not all_or_none(connection, changes):
+        raise StaleWriteError("saga")
+
+
+def note(
+    connection: AnyConnection,
+    saga_id: UUID,
+    decision: Refuse | CloseIncidents,
+    *,
+    actor: str,
+    now: datetime,
+) -> None:
+    """Write down what no other decision depends on."""
+    writer = _Writer(connection, saga_id, actor, now)
+    writer.write(decision)
+    writer.finish()
+
+
+def _saga_change(saga: SagaSnapshot, decisions: Sequence[Decision]) -> Change:
+    """Return the change of the saga's row by which nobody else can decide on the same rows."""
+    moves = [decision.after for decision in decisions if isinstance(decision, MoveSaga)]
+    values: dict[str, Any] = {
+        "was_saga": saga.id, "was_state": saga.state, "was_revision": saga.revision,
+        "revision": saga.revision + 1,
+    }  # fmt: skip
+    if not moves:
+        return Change("saga", _TOUCH_SAGA, values)
+    after = moves[-1]
+    values |= {
+        "state": after.state, "abort": after.abort, "wake_at": after.wake_at,
+        "ended_at": after.ended_at,
+    }  # fmt: skip
+    return Change("saga", _MOVE_SAGA, values)
 
 
 class _Writer:
@@ -103,20 +163,14 @@ class _Writer:
 
     def write(self, decision: Decision) -> None:
         """Write one decision, and what the journal says of it."""
-        match decision:
-            case MoveStep():
-                self._move_step(decision)
-            case AddStep():
-                self._add_step(decision)
-            case MoveSaga():
-                self._move_saga(decision)
-            case OpenIncident() | CloseIncidents() | Refuse():
-                self.batch.flush()
-                entry = self._answer(decision)
-                if entry is not None:
-                    self._note(**entry)
-            case Send():
-                pass
+        if isinstance(decision, OpenIncident | CloseIncidents | Refuse):
+            self.batch.flush()
+            entry = self._answer(decision)
+            if entry is not None:
+                self.batch.add(self._note(**entry))
+            return
+        for change in self.changes(decision):
+            self.batch.add(change)
 
     def finish(self) -> None:
         """Let everything go to the database; raise ``StaleWriteError`` if a row was not there."""
@@ -124,27 +178,37 @@ class _Writer:
         if self.batch.missed:
             raise StaleWriteError(", ".join(self.batch.missed))
 
-    def _note(self, **entry: Any) -> None:
-        self.entries += 1
-        self.batch.add(f"entry {self.entries}", _ADD_ENTRY, self.common | entry)
+    def changes(self, decision: Decision) -> list[Change]:
+        """Return what one decision changes, and what the journal says of it."""
+        match decision:
+            case MoveStep():
+                return self._move_step(decision)
+            case OpenAttempt(step=step, node=node):
+                return [open_attempt(self.saga_id, step, node)]
+            case AddStep():
+                return self._add_step(decision)
+            case MoveSaga(before=before, after=after, verb=verb, why=why):
+                states = {"from_state": before.state, "to_state": after.state}
+                return [self._note(verb=verb, reason=why, **states)]
+            case _:
+                return []
 
-    def _move_step(self, move: MoveStep) -> None:
+    def _note(self, **entry: Any) -> Change:
+        self.entries += 1
+        return Change(f"entry {self.entries}", _ADD_ENTRY, self.common | entry)
+
+    def _move_step(self, move: MoveStep) -> list[Change]:
         before, after = move.before, move.after
         was = vars(before)
         values = {name: value for name, value in vars(after).items() if value != was[name]}
         if move.result is not UNSET:
             values["result"] = move.result
         values["state"] = after.state
-        statement = change_step(tuple(sorted(values)))
-        values |= {
-            "was_saga": self.saga_id, "was_path": before.path, "was_attempt": before.attempt,
-            "was_state": before.state,
-        }  # fmt: skip
-        self.batch.add(f"step {before.path}", statement, values)
+        changes = [change_step(self.saga_id, before, values)]
         if move.closes is not None:
-            self._close_attempt(move)
+            changes.append(self._close_attempt(move))
         if not move.quiet:
-            self._note(
+            entry = self._note(
                 path=before.path,
                 attempt=before.attempt,
                 verb=move.verb,
@@ -154,32 +218,24 @@ class _Writer:
                 row=move.row,
                 details={"answer": move.answer} if move.answer else None,
             )
+            changes.append(entry)
+        return changes
 
-    def _close_attempt(self, move: MoveStep) -> None:
+    def _close_attempt(self, move: MoveStep) -> Change:
         path, number = move.before.path, move.before.attempt
         values = {
             "was_saga": self.saga_id, "was_path": path, "was_no": number, "state": move.closes,
             "ended_at": self.now, "error": move.after.error,
         }  # fmt: skip
-        self.batch.add(f"attempt {number} of {path}", _CLOSE_ATTEMPT, values)
+        return Change(f"attempt {number} of {path}", _CLOSE_ATTEMPT, values)
 
-    def _add_step(self, decision: AddStep) -> None:
+    def _add_step(self, decision: AddStep) -> list[Change]:
         step = decision.step
-        values = step_values(self.saga_id, step) | {"result": decision.result}
-        self.batch.add(f"step {step.path}", _ADD_STEP_WITH_RESULT, values)
-        self._note(
+        entry = self._note(
             path=step.path, verb="watch", to_state=step.state, reason=decision.why,
             row=decision.row,
         )  # fmt: skip
-
-    def _move_saga(self, move: MoveSaga) -> None:
-        before, after = move.before, move.after
-        values = {
-            "was_saga": self.saga_id, "was_state": before.state, "state": after.state,
-            "abort": after.abort, "wake_at": after.wake_at, "ended_at": after.ended_at,
-        }  # fmt: skip
-        self.batch.add("saga", _MOVE_SAGA, values)
-        self._note(verb=move.verb, from_state=before.state, to_state=after.state, reason=move.why)
+        return [add_step(self.saga_id, step, result=decision.result), entry]
 
     def _answer(self, decision: OpenIncident | CloseIncidents | Refuse) -> dict[str, Any] | None:
         match decision:

@@ -26,7 +26,7 @@ from orchestration.definition import explain
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind, Outcome
 from orchestration.failpoint import reach
-from orchestration.lease import Leases, Work
+from orchestration.lease import Leases
 from orchestration.metrics import ATTEMPTS, CALLS, QUESTIONS, count, measured
 from orchestration.ports import Clock
 from orchestration.roster import NodeIdentity
@@ -44,6 +44,7 @@ from orchestration.signals import (
     Unclear,
 )
 from orchestration.telemetry import Log, log_for
+from orchestration.work import Work
 from tasks.agent import AGENTS, Agent, Call
 
 ANSWERS = (Applied, Absent, Pending, Rejected, Conflict, Unclear, Closed)

@@ -88,7 +88,9 @@ class World:
             )
             for _ in range(2)
         ]
-        self.leases = Leases(self.scheduler, pid=lambda: self.here.pid if self.here else 0)
+        self.leases = Leases(
+            self.scheduler, pid=lambda: self.here.pid if self.here else 0, clock=self
+        )
         self.roster = Roster(self.store, new_id=self._new_node)
         self.known = set(self.scheduler.register_definitions())
         self.fleet = Fleet(self, sorted(registry.contracts), machines)

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from models import Saga
 from orchestration import store, writer
 from orchestration.errors import InputError, StartConflictError
+from orchestration.scheduler import Scheduler
 from orchestration.statement import Prepared
 from tests.support.core import Core, postgres_engine
 from tests.support.postgres import Postgres
@@ -182,8 +183,8 @@ def test_an_error_on_a_connection_is_the_drivers_own(core: Core, driver: Any) ->
         psycopg.errors.UndefinedTable,
         pymysql.err.ProgrammingError,
     )
-    driver.execute("ALTER TABLE definitions RENAME TO hidden")
-    with pytest.raises(errors, match="definitions"):
+    driver.execute("ALTER TABLE sagas RENAME TO hidden")
+    with pytest.raises(errors, match="sagas"):
         core.scheduler.start("stay", connection=driver)
     driver.rollback()
 
@@ -226,8 +227,8 @@ def test_a_definition_that_is_not_stored_yet_is_stored_in_the_callers_transactio
 ) -> None:
     with core.engine.begin() as connection:
         connection.execute(text("DELETE FROM definitions"))
-    core.scheduler._definitions.clear()
-    handle = core.scheduler.start("stay", connection=driver)
+    fresh = Scheduler(core.store, core, core.registry)
+    handle = fresh.start("stay", connection=driver)
     driver.commit()
     core.done(handle.saga_id, "a", "b")
     assert core.saga(handle.saga_id).state == "completed"

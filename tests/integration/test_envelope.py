@@ -19,12 +19,13 @@ from orchestration.definition import Definition, Workflow, sequence
 from orchestration.definition import Step as PlannedStep
 from orchestration.events import Dispatch
 from orchestration.handle import Handle
-from orchestration.lease import Leases, Work
+from orchestration.lease import Leases
 from orchestration.roster import Roster
 from orchestration.scheduler import Scheduler
 from orchestration.store import Store
 from orchestration.supervisor import Supervisor
 from orchestration.telemetry import log_of
+from orchestration.work import Work
 from tasks.agent import AGENTS, Call
 from tasks.envelope import Envelope, persist
 from tests.support import envelope_agents

@@ -12,8 +12,8 @@ from models import Attempt, JournalEntry
 from models.states import Direction, Operation, SagaState
 from orchestration.errors import LeaseLostError
 from orchestration.events import Done, Failed, FailureKind
+from orchestration.messages import ANSWER_TIMEOUT
 from orchestration.roster import release_of
-from orchestration.scheduler import ANSWER_TIMEOUT
 from orchestration.signals import Absent, Answer, Applied, Conflict
 from orchestration.snapshot import idempotency_key
 from tests.support.core import BOOK, Core, counted_commits, line

@@ -171,7 +171,9 @@ def test_a_good_result_that_the_database_did_not_take_is_never_taken_for_a_bad_o
 ) -> None:
     with ExitStack() as stack:
         clock = bench.envelope.clock = Heals(stack, in_time=in_time)
-        monkeypatch.setattr(bench.scheduler, "handle", clock.watch(bench.scheduler.handle))
+        for name in ("handle", "handle_unlocked"):
+            watched = clock.watch(getattr(bench.scheduler, name))
+            monkeypatch.setattr(bench.scheduler, name, watched)
         on_call.append(lambda: stack.enter_context(OUTAGES[outage](server, url)))
         handle = bench.scheduler.start("act")
         with nullcontext() if in_time else pytest.raises(DBAPIError):

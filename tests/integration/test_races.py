@@ -22,10 +22,10 @@ from orchestration.database import open_engine
 from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import LeaseLostError, RefusedError, StartConflictError
 from orchestration.events import Done, Failed, FailureKind, Remedy
-from orchestration.lease import Work
 from orchestration.signals import Absent, Applied, Closed, Conflict
 from orchestration.snapshot import StepSnapshot
 from orchestration.supervisor import Supervisor
+from orchestration.work import Work, as_leased
 from tests.support.core import Core, at_once, line, steps
 from tests.support.mariadb import Mariadb
 from tests.support.races import RacingCore, everything, in_turn, race, wait_until_blocked
@@ -66,14 +66,12 @@ def test_of_two_claims_the_second_waits_and_gets_nothing(core: RacingCore) -> No
 @pytest.mark.proves("D-05", "W-3", "INV-5")
 def test_a_claim_that_has_read_an_earlier_attempt_gets_nothing(core: RacingCore) -> None:
     saga = retrying(core)
-    stale = replace(step_of(core, saga), attempt=0, state=StepState.DISPATCHED)
+    step = replace(step_of(core, saga), attempt=0, state=StepState.DISPATCHED)
+    stale = as_leased(step, core.definition().step("a"), core.node, 1, core.now)
     core.supervisor.sweep_due_retries()
     before = everything(core)
     with core.store.transaction() as connection:
-        assert not core.store.grant_lease_if_dispatched(
-            connection, saga, stale, node_id=core.node.id, node="worker", pid=1, now=core.now,
-            deadline_at=core.now + MINUTE, wake_at=core.now + MINUTE,
-        )  # fmt: skip
+        assert not core.store.grant_lease_if_dispatched(connection, saga, stale, "worker")
     assert everything(core) == before
 
 

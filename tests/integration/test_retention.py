@@ -19,11 +19,11 @@ from orchestration import retention
 from orchestration.contract import AgentContract
 from orchestration.errors import LeaseLostError, NotFoundError
 from orchestration.events import Done, Failed, FailureKind, Remedy
-from orchestration.lease import Work
 from orchestration.retention import Asked, Kept, Retention
 from orchestration.settings import settings
 from orchestration.signals import Absent
 from orchestration.statement import Prepared
+from orchestration.work import Work
 from tasks.node import Keeper
 from tests.support.core import Core, at_once, counted_commits, line
 from tests.support.killed import KILLED

@@ -216,7 +216,9 @@ def test_a_message_is_sent_after_its_row_is_committed(
     monkeypatch.setattr(core, "publish", look)
     saga = core.start()
     core.done(saga, "a")
-    assert seen == ["dispatched", "dispatched"]
+    core.scheduler.cancel(saga, by="ada")
+    assert seen == ["dispatched", "dispatched", "dispatched"]
+    assert core.step(saga, "a").direction == "backward"
 
 
 @pytest.mark.proves("T-2", "T-3")

@@ -349,8 +349,8 @@ def test_an_error_of_the_database_is_djangos(the_shop: Shop, djangos: SimpleName
 
     with djangos.atomic():
         with djangos.connection.cursor() as cursor:
-            cursor.execute("ALTER TABLE definitions RENAME TO hidden")
-        with pytest.raises(DatabaseError, match="definitions"):
+            cursor.execute("ALTER TABLE sagas RENAME TO hidden")
+        with pytest.raises(DatabaseError, match="sagas"):
             start(the_shop, djangos)
         djangos.set_rollback(True)
 

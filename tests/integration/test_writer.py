@@ -1,5 +1,6 @@
 """Every write names the attempt and the state that it was decided on, or it does not happen."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,9 @@ from orchestration.events import (
     OpenIncident,
     Refuse,
 )
-from orchestration.statement import MOST_PARTS
-from orchestration.writer import StaleWriteError, apply
+from orchestration.snapshot import SagaSnapshot
+from orchestration.statement import MOST_PARTS, StaleWriteError
+from orchestration.writer import apply
 from tests.support.core import Core, line
 
 
@@ -31,18 +33,29 @@ def core(engine: Engine) -> Core:
     return Core(engine, line("a", "b"))
 
 
-def write(core: Core, saga: Any, *decisions: Decision) -> None:
+Decided = tuple[SagaSnapshot, list[Decision]]
+
+
+def write(core: Core, saga: SagaSnapshot, decisions: Sequence[Decision]) -> None:
     with core.store.transaction() as connection:
         apply(connection, saga, decisions, actor="test", now=core.now)
 
 
-def decided(core: Core, saga: Any) -> list[Decision]:
-    """What the loss of the first attempt leads to, as seen now."""
+def read(core: Core, saga: Any) -> SagaSnapshot:
     with core.store.transaction() as connection:
         locked = core.store.lock_saga(connection, saga)
     assert locked is not None
-    event = Lost(path="a", attempt=1, why="killed")
-    return decide(core.definition(), locked.saga, event, locked.now)
+    return locked.saga
+
+
+def add(core: Core, saga: Any, *decisions: Decision) -> None:
+    write(core, read(core, saga), decisions)
+
+
+def decided(core: Core, saga: Any) -> Decided:
+    """What the loss of the first attempt leads to, as seen now."""
+    seen = read(core, saga)
+    return seen, decide(core.definition(), seen, Lost(path="a", attempt=1, why="killed"), core.now)
 
 
 def everything(core: Core, saga: Any) -> list[Any]:
@@ -61,7 +74,7 @@ def test_a_step_that_is_not_what_it_was_is_not_written(core: Core, changed: dict
         connection.execute(update(table).where(table.c.path == "a").values(changed | extra))
     before = everything(core, saga)
     with pytest.raises(StaleWriteError):
-        write(core, saga, *decisions)
+        write(core, *decisions)
     assert everything(core, saga) == before
 
 
@@ -75,25 +88,19 @@ def test_an_attempt_that_has_ended_is_not_ended_again(core: Core) -> None:
         connection.execute(update(table).values(state=AttemptState.SUCCEEDED, ended_at=core.now))
     before = everything(core, saga)
     with pytest.raises(StaleWriteError):
-        write(core, saga, *decisions)
+        write(core, *decisions)
     assert everything(core, saga) == before
 
 
 @pytest.mark.proves("INV-14")
 def test_a_saga_that_is_not_what_it_was_is_not_written(core: Core) -> None:
     saga = core.start()
-    with core.store.transaction() as connection:
-        locked = core.store.lock_saga(connection, saga)
-    assert locked is not None
-    move = MoveSaga(
-        before=locked.saga,
-        after=replace(locked.saga, state=SagaState.HALTED),
-        verb="halt",
-        why="a test",
-    )
-    write(core, saga, move)
+    seen = read(core, saga)
+    halted = replace(seen, state=SagaState.HALTED)
+    move: Decision = MoveSaga(before=seen, after=halted, verb="halt", why="a test")
+    write(core, seen, [move])
     with pytest.raises(StaleWriteError):
-        write(core, saga, move)
+        write(core, seen, [move])
 
 
 @pytest.mark.proves("D-10", "D-11")
@@ -103,7 +110,7 @@ def test_what_lost_a_race_is_decided_again_on_the_rows_as_they_are_then(core: Co
     stale = decided(core, saga)
     core.scheduler.lost(saga, "a", 1, "killed")
     with pytest.raises(StaleWriteError):
-        write(core, saga, *stale)
+        write(core, *stale)
     core.scheduler.lost(saga, "a", 1, "killed again")
     assert core.step(saga, "a").failure_count == 1
 
@@ -112,32 +119,32 @@ def test_what_lost_a_race_is_decided_again_on_the_rows_as_they_are_then(core: Co
 def test_an_incident_is_open_once_for_each_path_and_kind(core: Core) -> None:
     saga = core.start()
     alarm = OpenIncident(path="a", kind="stuck", message="first")
-    write(core, saga, alarm, OpenIncident(path="a", kind="stuck", message="second"))
-    write(core, saga, alarm, OpenIncident(path="b", kind="stuck", message="other"))
+    add(core, saga, alarm, OpenIncident(path="a", kind="stuck", message="second"))
+    add(core, saga, alarm, OpenIncident(path="b", kind="stuck", message="other"))
     assert sorted((row.path, row.message) for row in core.rows(Incident)) == [
         ("a", "first"),
         ("b", "other"),
     ]
-    write(core, saga, CloseIncidents(path="a", resolution="retry", by="ada", reason="looked"))
+    add(core, saga, CloseIncidents(path="a", resolution="retry", by="ada", reason="looked"))
     (closed,) = [row for row in core.rows(Incident) if row.resolved_at is not None]
     assert (closed.path, closed.resolution, closed.resolved_by) == ("a", "retry", "ada")
-    write(core, saga, alarm)
+    add(core, saga, alarm)
     assert core.incidents(saga) == ["stuck", "stuck"]
 
 
 def test_only_the_kind_that_is_named_is_closed(core: Core) -> None:
     saga = core.start()
     for kind in ("unserved", "stuck"):
-        write(core, saga, OpenIncident(path="a", kind=kind, message=""))
+        add(core, saga, OpenIncident(path="a", kind=kind, message=""))
     close = CloseIncidents(path="a", resolution="x", by="y", reason="z", kind="unserved")
-    write(core, saga, close)
+    add(core, saga, close)
     assert core.incidents(saga) == ["stuck"]
 
 
 def test_closing_what_is_not_open_is_not_journaled(core: Core) -> None:
     saga = core.start()
     before = core.rows(JournalEntry)
-    write(core, saga, CloseIncidents(path="a", resolution="x", by="y", reason="z"))
+    add(core, saga, CloseIncidents(path="a", resolution="x", by="y", reason="z"))
     assert core.rows(JournalEntry) == before
 
 
@@ -145,7 +152,7 @@ def test_closing_what_is_not_open_is_not_journaled(core: Core) -> None:
 def test_a_decision_is_journaled_with_its_row_its_reason_and_who_took_it(core: Core) -> None:
     saga = core.start()
     core.take(saga, "a")
-    write(core, saga, *decided(core, saga))
+    write(core, *decided(core, saga))
     (entry,) = [row for row in core.rows(JournalEntry) if row.verb == "probe"]
     assert (entry.path, entry.attempt, entry.actor, entry.row) == ("a", 1, "test", "0")
     assert (entry.from_state, entry.to_state) == ("leased", "unknown")
@@ -166,7 +173,7 @@ def test_evidence_is_journaled_and_kept_with_its_attempt(core: Core) -> None:
     refusal = Refuse(
         path="a", attempt=1, name="stale_attempt", evidence={"result": 7}, to_attempt=True
     )
-    write(core, saga, refusal)
+    add(core, saga, refusal)
     (attempt,) = core.rows(Attempt)
     assert attempt.late == {"result": 7, "name": "stale_attempt", "at": core.now.isoformat()}
     assert attempt.state == AttemptState.OPEN
@@ -211,11 +218,12 @@ def test_a_move_writes_only_what_it_changes(core: Core) -> None:
     """What another transaction has written into other columns stays."""
     saga = core.start()
     core.take(saga, "a")
-    moves = [d for d in decided(core, saga) if isinstance(d, MoveStep)]
+    seen, decisions = decided(core, saga)
+    moves = [d for d in decisions if isinstance(d, MoveStep)]
     with core.store.transaction() as connection:
         table: Any = Step.__table__
         connection.execute(update(table).where(table.c.path == "a").values(queue="elsewhere"))
-    write(core, saga, *moves)
+    write(core, seen, moves)
     assert core.step(saga, "a").queue == "elsewhere"
 
 

@@ -27,6 +27,7 @@ BORROWED = "tests/integration/test_borrowed.py"
 DOUBT = "tests/unit/test_doubt.py"
 ENVELOPE = "tests/integration/test_envelope.py"
 NODE = "tests/integration/test_node.py"
+UNLOCKED = "tests/integration/test_unlocked.py"
 RETENTION = "tests/integration/test_retention.py"
 MYSQL = "tests/unit/test_mysql.py"
 
@@ -96,8 +97,82 @@ FENCES = (
         "W-3, INV-14",
         f"{WRITER}::test_a_saga_that_is_not_what_it_was_is_not_written",
         "orchestration/writer",
-        '_sagas.c.id == bindparam("was_saga"), _sagas.c.state == bindparam("was_state")',
-        '_sagas.c.id == bindparam("was_saga")',
+        '    _sagas.c.state == bindparam("was_state"),\n'
+        '    _sagas.c.revision == bindparam("was_revision"),\n',
+        "",
+    ),
+    mutant(
+        "revision_not_compared",
+        "what has happened to a saga since it was seen is not decided away",
+        "W-3, INV-14",
+        f"{UNLOCKED}::test_what_has_happened_since_is_heeded",
+        "orchestration/writer",
+        '    _sagas.c.revision == bindparam("was_revision"),\n',
+        "",
+    ),
+    mutant(
+        "revision_not_raised",
+        "whoever decides about a saga lets those know that have seen it",
+        "W-3, INV-14",
+        f"{UNLOCKED}::test_each_event_raises_the_revision",
+        "orchestration/writer",
+        '"revision": saga.revision + 1,',
+        '"revision": saga.revision,',
+    ),
+    mutant(
+        "half_a_report",
+        "a report without a lock is written as a whole or not at all",
+        "W-3, INV-5",
+        f"{UNLOCKED}::test_if_any_row_is_not_what_it_was_none_is_written",
+        "orchestration/statement",
+        "WHEN first = 1 AND rest <> {len(texts) - 1}",
+        "WHEN first = 1 AND rest < 0",
+        postgres=True,
+    ),
+    mutant(
+        "sibling_overlooked",
+        "only a saga with one step under way is decided about without a lock",
+        "W-3",
+        f"{UNLOCKED}::test_branches_are_joined_beside_a_release_that_knows_no_revisions",
+        "orchestration/seen",
+        "self.saga.state in SAGA_LIVE and not others",
+        "self.saga.state in SAGA_LIVE",
+    ),
+    mutant(
+        "seen_for_ever",
+        "what was seen long ago is looked at again",
+        "T-1",
+        f"{UNLOCKED}::test_what_was_seen_too_long_ago_is_read_again",
+        "orchestration/seen",
+        "if not 0 <= passed <= LASTS:",
+        "if not 0 <= passed:",
+    ),
+    mutant(
+        "incident_overlooked",
+        "the questions about a saga end with it",
+        "INV-14",
+        f"{UNLOCKED}::test_an_open_incident_is_closed_with_the_saga",
+        "orchestration/lease",
+        "if read.saga is None or read.troubled:",
+        "if read.saga is None:",
+    ),
+    mutant(
+        "lease_longer_than_its_row",
+        "nobody takes himself for the holder of a lease that is over",
+        "SAS-10, INV-1",
+        f"{UNLOCKED}::test_the_lease_of_an_inline_step_ends_no_later_than_its_row_says",
+        "orchestration/inline",
+        "time_left=time_left(leased) - behind,",
+        "time_left=time_left(leased),",
+    ),
+    mutant(
+        "granted_by_nobody",
+        "a lease that was not written is not held",
+        "INV-1",
+        f"{UNLOCKED}::test_nothing_is_gone_on_with_in_a_saga_that_is_gone",
+        "orchestration/lease",
+        "            follow.work = None\n",
+        "",
     ),
     mutant(
         "attempt_ended_twice",
@@ -186,8 +261,8 @@ FENCES = (
         "W-3, SAS-10",
         f"{LEASE}::test_a_heartbeat_of_an_earlier_attempt_does_not_keep_the_present_one_alive",
         "orchestration/store",
-        'now().label("now")).where(*_same_step())',
-        'now().label("now")).where(*_same_step()[:2], _same_step()[3])',
+        "_steps.c.deadline_at, present).where(*_same_step())",
+        "_steps.c.deadline_at, present).where(*_same_step()[:2], _same_step()[3])",
     ),
     mutant(
         "heartbeat_state_not_compared",
@@ -195,8 +270,8 @@ FENCES = (
         "W-3, SAS-10",
         f"{LEASE}::test_a_heartbeat_without_the_lease_is_refused_and_changes_nothing",
         "orchestration/store",
-        'now().label("now")).where(*_same_step())',
-        'now().label("now")).where(*_same_step()[:3])',
+        "_steps.c.deadline_at, present).where(*_same_step())",
+        "_steps.c.deadline_at, present).where(*_same_step()[:3])",
     ),
     mutant(
         "heartbeat_moves_the_deadline",
@@ -235,8 +310,8 @@ GRANTS = (
             ),
             Edit(
                 "orchestration/store.py",
-                '"was_state": StepState.DISPATCHED,',
-                '"was_state": step.state,',
+                '        _steps.c.state == bindparam("was_state"),',
+                '        _steps.c.state.in_([bindparam("was_state"), StepState.LEASED]),',
             ),
         ),
     ),
@@ -245,9 +320,9 @@ GRANTS = (
         "of two that ask for one lease at once, one gets it",
         "COL-02, SAS-13",
         f"{RACES}::test_one_of_many_workers_gets_the_lease",
-        "orchestration/store",
-        "return _GRANT.change(connection, **taken, **new) == 1",
-        "return _GRANT.change(connection, **taken, **new) <= 1",
+        "orchestration/statement",
+        "fetchone()[0] == 1",
+        "fetchone()[0] <= 1",
         postgres=True,
     ),
     mutant(
@@ -256,8 +331,8 @@ GRANTS = (
         "W-2, INV-7",
         f"{LEASE}::test_a_grant_opens_the_attempt_with_a_time_by_which_it_is_over",
         "orchestration/store",
-        '"state": StepState.LEASED, "attempt": number,',
-        '"state": StepState.DISPATCHED, "attempt": step.attempt,',
+        "for name in _GRANTED}",
+        "for name in _GRANTED[2:]}",
     ),
     mutant(
         "unknown_definition_taken",
@@ -327,9 +402,9 @@ GRANTS = (
         "a step that is gone on with is sent to nobody else",
         "D-05",
         f"{ENVELOPE}::test_what_is_inline_is_run_in_the_task_of_the_step_before_it",
-        "orchestration/scheduler",
-        "        rest = [send for send in sends if send is not taken]\n",
-        "        rest = [send for send in sends if send is not event]\n",
+        "orchestration/inline",
+        "if decision not in (send, move)]",
+        "if decision is not move]",
     ),
     mutant(
         "lease_counted_from_its_arrival",
@@ -363,7 +438,7 @@ GRANTS = (
         "a process is killed within the grace that the horizon counts",
         "T-2, T-3",
         f"{SCHEDULER}::test_a_process_is_killed_within_the_time_that_the_horizon_counts",
-        "orchestration/scheduler",
+        "orchestration/messages",
         "        time_limit=timeout + KILL_GRACE,\n",
         "        time_limit=timeout + 2 * KILL_GRACE,\n",
     ),
@@ -375,9 +450,9 @@ KEYS = (
         "every attempt sends the same key",
         "K-1, SAS-09, INV-1",
         f"{SCHEDULER}::test_an_action_and_its_undo_are_told_apart_and_belong_together_by_their_keys",
-        "orchestration/lease",
-        "key=idempotency_key(saga_id, step.path, direction, step.incarnation)",
-        "key=idempotency_key(saga_id, step.path, direction, attempt)",
+        "orchestration/work",
+        "idempotency_key(self.saga_id, step.path, step.direction, step.incarnation)",
+        "idempotency_key(self.saga_id, step.path, step.direction, step.attempt)",
     ),
     mutant(
         "key_without_incarnation",
@@ -831,8 +906,8 @@ TIMES = (
         "T-1, D-16",
         f"{SUPERVISOR}::test_an_overdue_lease_is_taken_back_and_asked_about",
         "orchestration/store",
-        "now=rows[0].now)",
-        "now=datetime.now().astimezone())",
+        "now=rows[0].now,",
+        "now=datetime.now().astimezone(),",
     ),
     mutant(
         "application_clock_starts",
@@ -961,11 +1036,20 @@ MESSAGES = (
         f"{SCHEDULER}::test_a_message_is_sent_after_its_row_is_committed",
         "orchestration/scheduler",
         '            reach("p1")\n'
-        "        rest = [send for send in sends if send is not taken]\n"
-        "        return True, self._dispatches(definition, saga_id, rest)\n",
-        "            self.dispatcher.publish(self._dispatches(definition, saga_id, decisions))\n"
+        "        return True, dispatches_of(definition, saga_id, decisions)\n",
+        "            self.dispatcher.publish(dispatches_of(definition, saga_id, decisions))\n"
         '            reach("p1")\n'
         "        return True, []\n",
+    ),
+    mutant(
+        "unlocked_step_sent_before_its_commit",
+        "a message is sent after the commit of its row, also where nothing was locked",
+        "W-1, O-2, SAS-04",
+        f"{SCHEDULER}::test_a_message_is_sent_after_its_row_is_committed",
+        "orchestration/scheduler",
+        "            decisions = follow(definition, seen, decisions, now)\n",
+        "            decisions = follow(definition, seen, decisions, now)\n"
+        "            self.dispatcher.publish(dispatches_of(definition, seen.saga.id, decisions))\n",
     ),
     mutant(
         "sent_before_the_callers_commit",

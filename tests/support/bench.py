@@ -46,7 +46,7 @@ class Bench:
         self.sent: list[Dispatch] = []
         self.scheduler = Scheduler(self.store, self, registry)
         self.supervisor = Supervisor(self.scheduler, self)
-        self.leases = Leases(self.scheduler)
+        self.leases = Leases(self.scheduler, clock=self)
         self.known = set(self.scheduler.register_definitions())
         self.roster = Roster(self.store)
         self.node, _ = self.roster.register("bench", 1, sorted(agents), sorted(self.known))
@@ -59,6 +59,12 @@ class Bench:
     def _tick(self) -> datetime:
         self.now += timedelta(microseconds=1)
         return self.now
+
+    def monotonic(self) -> float:
+        return self.now.timestamp()
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += timedelta(seconds=seconds)
 
     # --- as a broker -------------------------------------------------------------------------
 

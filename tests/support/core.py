@@ -20,12 +20,13 @@ from orchestration.database import open_engine
 from orchestration.definition import Definition, RetryPolicy, Workflow, sequence
 from orchestration.definition import Step as StepDefinition
 from orchestration.events import Dispatch, Done, Outcome
-from orchestration.lease import Leases, Work
+from orchestration.lease import Leases
 from orchestration.registry import Registry
 from orchestration.roster import NodeIdentity, Roster
 from orchestration.scheduler import Scheduler
 from orchestration.store import Store
 from orchestration.supervisor import Supervisor
+from orchestration.work import Work
 from tests.support.postgres import Postgres
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -67,7 +68,7 @@ class Core:
         for workflow in self.workflows:
             self.registry.add_workflow(workflow)
         self.scheduler = Scheduler(self.store, self, self.registry)
-        self.leases = Leases(self.scheduler)
+        self.leases = Leases(self.scheduler, clock=self)
         self.roster = Roster(self.store)
         self.supervisor = Supervisor(self.scheduler, self, batch=batch)
         self.known = set(self.scheduler.register_definitions())
@@ -118,6 +119,12 @@ class Core:
         self.leases.report(work, outcome or Done())
 
     # --- time --------------------------------------------------------------------------------
+
+    def monotonic(self) -> float:
+        return (self.now - NOW).total_seconds()
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += timedelta(seconds=seconds)
 
     def later(self, **duration: float) -> "Core":
         """Let time pass; the node of this process says that it is alive."""
