@@ -130,6 +130,7 @@ STEP_MOVES: dict[StepState, frozenset[StepState]] = {
     StepState.WAITING: frozenset(
         {
             StepState.DISPATCHED,
+            StepState.LEASED,
             StepState.RETRYING,
             StepState.UNKNOWN,
             StepState.HALTED,

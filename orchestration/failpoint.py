@@ -8,6 +8,7 @@ point     reached when
 ========  ==========================================================================
 ``p0``    a start is committed and nothing is published
 ``p1``    what an event makes of a saga is written and not yet committed
+          (where nothing is locked: it is decided and not yet written)
 ``p2``    it is committed and nothing is published
 ``p3``    a message is delivered and no lease is taken
 ``p4``    a lease is written, and not yet committed (on PostgreSQL: just committed)
