@@ -31,7 +31,7 @@ SAGA = {
 }
 OPEN = "dispatched retrying unknown halted succeeded failed abandoned compensated"
 STEP = {
-    "waiting": "dispatched retrying unknown halted skipped abandoned",
+    "waiting": "dispatched leased retrying unknown halted skipped abandoned",
     "dispatched": f"{OPEN} leased skipped",
     "leased": OPEN,
     "retrying": f"{OPEN} skipped",
