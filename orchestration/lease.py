@@ -198,6 +198,7 @@ class Leases:
 
     def renew(self, work: Work, details: Any) -> None:
         """Record a heartbeat; raise ``LeaseLostError`` if the attempt no longer holds its lease."""
+        work.seen = None  # A present that is reckoned might come before it.
         with self.store.writing() as connection:
             silence = work.plan.heartbeat_timeout
             if not self.store.renew_if_leased(

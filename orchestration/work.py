@@ -17,7 +17,7 @@ SHORTEST = timedelta(seconds=1)
 """No lease is shorter: an agent that is given less could only fail."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Work:
     """What an agent is given: a lease, or a question. Payloads are JSON."""
 
@@ -32,7 +32,7 @@ class Work:
     trace: str | None = None
     """Where the saga's trace begins."""
     seen: Seen | None = None
-    """The saga as it was when the lease was given, if it was seen."""
+    """The saga as it was when the lease was given, as long as that is of use."""
 
     @property
     def path(self) -> str:

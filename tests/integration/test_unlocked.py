@@ -170,6 +170,17 @@ def test_what_was_seen_too_long_ago_is_read_again(core: Counting) -> None:
     assert core.step(saga, "a").settled_at == core.now
 
 
+def test_no_attempt_ends_before_its_last_heartbeat(engine: Engine) -> None:
+    core = Counting(engine, line("a", heartbeat_timeout=timedelta(minutes=1)))
+    saga = core.start()
+    work = _read_late(core.take(saga, "a"), timedelta(milliseconds=50))
+    core.now += timedelta(milliseconds=60)
+    core.leases.renew(work, None)
+    core.report(work)
+    (attempt,) = core.rows(Attempt)
+    assert attempt.ended_at == attempt.heartbeat_at == core.now
+
+
 def test_an_open_incident_is_closed_with_the_saga(core: Counting) -> None:
     saga = core.start()
     core.done(saga, "a")

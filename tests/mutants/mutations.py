@@ -148,6 +148,15 @@ FENCES = (
         "if not 0 <= passed:",
     ),
     mutant(
+        "heartbeat_after_the_end",
+        "an attempt ends after its last heartbeat",
+        "INV-5",
+        f"{UNLOCKED}::test_no_attempt_ends_before_its_last_heartbeat",
+        "orchestration/lease",
+        "        work.seen = None  # A present that is reckoned might come before it.\n",
+        "",
+    ),
+    mutant(
         "incident_overlooked",
         "the questions about a saga end with it",
         "INV-14",
