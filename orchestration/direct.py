@@ -41,7 +41,7 @@ class Direct:
 
     def alone(self, *, each: bool) -> None:
         """Have each statement be a transaction of its own, or not; a lost connection is left so."""
-        if not self.driver.closed:
+        if each is not self.each_alone and not self.driver.closed:
             self.driver.autocommit = each
         self.each_alone = each
 

@@ -74,5 +74,11 @@ INLINE_SOLO = _shape(
     _worker("two", "solo", 1),
     inline=True,
 )
-SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE, INLINE_SOLO)
+INLINE_FOUR = _shape(
+    "atalaia_inline_four",
+    "Atalaia, one prefork worker of 4, inline steps",
+    _worker("one", "prefork", 4),
+    inline=True,
+)
+SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE, INLINE_SOLO, INLINE_FOUR)
 QUICK = (PREFORK, INLINE)
