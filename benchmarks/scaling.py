@@ -62,7 +62,7 @@ def cases() -> list[Case]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What ``make bench QUICK=1`` gave on the idle machine; see docs/performance.md."""
+    """What ``make bench`` gave on the idle machine; see docs/performance.md."""
 
     processor: float
     """Seconds for 1,000 steps, of everything together."""
@@ -70,9 +70,9 @@ class Seen:
     alone_ms: float
 
 
-SEEN = {"messages": Seen(5.7, 269, 22), "inline": Seen(3.4, 486, 14)}
+SEEN = {"messages": Seen(3.6, 426, 13.8), "inline": Seen(2.14, 763, 8.1)}
 IDLE = Machines(
-    database_cores=1, worker_cores=1, children=2, shared=2, flush_seconds=0.00021
+    database_cores=1, worker_cores=1, children=2, shared=2, flush_seconds=0.00018
 )  # fmt: skip
 
 
