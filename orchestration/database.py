@@ -28,6 +28,8 @@ POOL_SIZE = 5
 DIALECTS = ("sqlite", "postgresql", "mysql")
 READS = "atalaia_reads"
 """Execution option of a transaction that only reads: it does not take SQLite's write lock."""
+ISOLATION = "ISOLATION LEVEL READ COMMITTED"
+"""What PostgreSQL's transactions have; the row locks and the guarded updates are made for it."""
 WRITING, READING = "BEGIN IMMEDIATE", "BEGIN"
 """How SQLite's transactions begin."""
 _PRAGMAS = (
@@ -127,7 +129,7 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> Engine:
 
 
 def _open_postgresql(url: URL, pool_size: int) -> Engine:
-    return create_engine(
+    engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
         isolation_level="READ COMMITTED",
         hide_parameters=True,  # Inputs and results are nobody's business in a log.
@@ -136,6 +138,15 @@ def _open_postgresql(url: URL, pool_size: int) -> Engine:
         max_overflow=pool_size,
         pool_recycle=1800,
     )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, record: Any) -> None:
+        del record
+        # A statement that is a transaction of its own would have the database's default.
+        connection.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION {ISOLATION}")
+        connection.commit()
+
+    return engine
 
 
 def promises(connection: Connection) -> dict[str, str]:

@@ -15,6 +15,7 @@ from orchestration.statement import Prepared
 from orchestration.store import Store
 from tests.support.core import Core, line
 from tests.support.mariadb import Mariadb
+from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
 
 
@@ -116,6 +117,25 @@ def test_each_name_of_the_same_driver_opens_the_same_database(
             isolation = connection.exec_driver_sql("SELECT @@tx_isolation, @@time_zone").one()
         engine.dispose()
     assert tuple(isolation) == ("READ-COMMITTED", "+00:00")
+
+
+def test_the_isolation_is_ours_whatever_the_default_of_the_database_is(
+    postgres: Postgres, postgres_template: str
+) -> None:
+    with postgres.database(postgres_template) as url:
+        engine = open_engine(url)
+        name = engine.url.database
+        with engine.begin() as connection:
+            change = f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+            connection.exec_driver_sql(change)
+        engine.dispose()
+        store = Store(open_engine(url))
+        for opened in (store.looking, store.at_once, store.writing):
+            with opened() as connection:
+                driver: Any = connection
+                told = driver.cursor().execute("SHOW transaction_isolation").fetchone()
+            assert told == ("read committed",)
+        store.engine.dispose()
 
 
 @pytest.mark.parametrize("quick", [True, False])
