@@ -4,7 +4,7 @@ It chains the steps, durably: whatever an event makes of a saga, and whatever ma
 it, is committed together; the broker only hears of it afterwards and may forget it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -94,12 +94,14 @@ class Scheduler:
         definitions = self.registry.definitions()
         with self.store.transaction() as connection:
             for definition in definitions:
-                self._ensure_stored(connection, definition)
+                self._ensure_stored(connection, definition, self._stored)
         self._stored.update(definition.id for definition in definitions)
         return [definition.id for definition in definitions]
 
-    def _ensure_stored(self, connection: AnyConnection, definition: Definition) -> None:
-        if definition.id in self._stored:
+    def _ensure_stored(
+        self, connection: AnyConnection, definition: Definition, stored: Collection[str]
+    ) -> None:
+        if definition.id in stored:
             return
         workflow = definition.workflow
         row = self.store.find_definition(connection, workflow.name, workflow.version)
@@ -119,7 +121,7 @@ class Scheduler:
         return known
 
     def _definition_for_start(
-        self, connection: AnyConnection, workflow: Workflow | str
+        self, connection: AnyConnection, workflow: Workflow | str, stored: Collection[str]
     ) -> tuple[Workflow, str, Definition]:
         """Return the workflow, and the stored definition that a new saga is pinned to."""
         if isinstance(workflow, str):
@@ -134,7 +136,7 @@ class Scheduler:
             workflow = self.registry.require(workflow)
         bound = self.registry.bound(workflow)
         if bound is not None:
-            self._ensure_stored(connection, bound)
+            self._ensure_stored(connection, bound, stored)
             return workflow, bound.id, bound
         row = self.store.find_definition(connection, workflow.name, workflow.version)
         if row is None:
@@ -180,7 +182,7 @@ class Scheduler:
             if joined.after_commit is not None:
                 joined.after_commit(handle.publish)
             return handle
-        begin = partial(self._start_alone, workflow, input, key)
+        begin = partial(self._start_alone, workflow, input, key, self._stored)
         try:
             handle, dispatches = repeated(begin)
         except IntegrityError:
@@ -195,9 +197,10 @@ class Scheduler:
             return self._start(own, *given)
 
     def _start(
-        self, connection: AnyConnection, workflow: Workflow | str, raw: Any, key: str | None
-    ) -> tuple[Handle, list[Dispatch]]:
-        plan, definition_id, definition = self._definition_for_start(connection, workflow)
+        self, connection: AnyConnection, workflow: Workflow | str, raw: Any, key: str | None,
+        stored: Collection[str] = (),
+    ) -> tuple[Handle, list[Dispatch]]:  # fmt: skip
+        plan, definition_id, definition = self._definition_for_start(connection, workflow, stored)
         value = plan.parse_input(raw)
         if key is not None and not 0 < len(key) <= LONGEST_KEY:
             msg = f"key: must be 1 to {LONGEST_KEY} characters long, got {len(key)}"
@@ -205,8 +208,8 @@ class Scheduler:
         now = self.store.time(connection)
         saga = new_saga(definition, self.new_id(), now)
         decisions = decide(definition, saga, Started(), now)
-        begun = after(saga, decisions)
         assert not needs_rows(decisions), "a saga begins with steps and messages only"
+        steps = after(saga, decisions).steps.values()
         row = {
             "id": saga.id,
             "definition_id": definition_id,
@@ -220,7 +223,7 @@ class Scheduler:
             "trace": tracing.traceparent(),
         }
         for _ in range(_TRIES):
-            if self.store.add_saga_unless_key_taken(connection, row, begun.steps.values()):
+            if self.store.add_saga_unless_key_taken(connection, row, steps):
                 break
             there = self._existing(connection, plan.name, key or "", value)
             if there is not None:
@@ -299,10 +302,7 @@ class Scheduler:
     def handle_unlocked(
         self, seen: Seen, definition: Definition, event: Event, now: datetime, follow: Follow
     ) -> bool:
-        """Decide and write one event on what was seen of a saga, without a lock.
-
-        Tell whether that was possible; if not, nothing has happened, and it is for ``handle``.
-        """
+        """Decide and write one event without a lock; if that fails, it is for ``handle``."""
         with _deciding(event, seen, self.actor):
             decisions: Sequence[Decision] = decide(definition, seen.saga, event, now)
             if needs_rows(decisions):

@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from models import Saga
 from orchestration import store, writer
 from orchestration.errors import InputError, StartConflictError
-from orchestration.scheduler import Scheduler
 from orchestration.statement import Prepared
 from tests.support.core import Core, postgres_engine
 from tests.support.postgres import Postgres
@@ -227,8 +226,7 @@ def test_a_definition_that_is_not_stored_yet_is_stored_in_the_callers_transactio
 ) -> None:
     with core.engine.begin() as connection:
         connection.execute(text("DELETE FROM definitions"))
-    fresh = Scheduler(core.store, core, core.registry)
-    handle = fresh.start("stay", connection=driver)
+    handle = core.scheduler.start("stay", connection=driver)
     driver.commit()
     core.done(handle.saga_id, "a", "b")
     assert core.saga(handle.saga_id).state == "completed"
