@@ -48,6 +48,12 @@ def test_a_quick_run_needs_no_package_of_a_peer() -> None:
     assert CHAIN in QUICK
 
 
+def test_whoever_runs_celery_runs_beat_too() -> None:
+    """Otherwise the memory of Atalaia's would be held against that of none."""
+    for one in [one for one in ALL if not one.peer and one.name != "temporal_dev"]:
+        assert any("beat" in command for command in one.servers), one.name
+
+
 def test_figures_are_medians() -> None:
     bouts = [{"steps_per_second": rate} for rate in (5.0, 900.0, 7.0)]
     assert report.medians(bouts) == {"steps_per_second": 7.0}
@@ -189,7 +195,7 @@ def test_nothing_is_left_running(places: Places) -> None:
     with running(CHAIN, places) as found:
         found.start()
         processes = found.processes()
-        assert len(processes) == 3  # The worker and its two children.
+        assert len(processes) == 4  # The worker and its two children, and beat.
     _, alive = psutil.wait_procs(processes, timeout=5)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
