@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -201,11 +202,11 @@ class Bench:
         """Bring a saga to where its second step stands in a state, and is not due for a day."""
         saga = self.start()
         self.report(self.grant(saga, "fetch"))
-        if state != "dispatched":
-            work = self.grant(saga, "pay")
         if state == "retrying":
             busy = Failed(kind=FailureKind.LATER, type="Busy", message="later")
-            self.report(work, busy)
+            self.report(self.grant(saga, "pay"), busy)
+        elif state != "dispatched":
+            self.grant(saga, "pay")
         if state == "unknown":
             self.scheduler.lost(saga, "pay", 1, "its worker process 1 is gone")
         found = self.sql(
@@ -283,8 +284,8 @@ def transitions(bench: Bench, watch: Watch) -> dict[str, Any]:
         for _ in range(SAGAS):
             saga = meters["start"](bench.start)
             for path in STEPS:
-                work = meters["grant"](lambda saga=saga, path=path: bench.grant(saga, path))
-                meters["report"](lambda work=work: bench.report(work))
+                work = meters["grant"](partial(bench.grant, saga, path))
+                meters["report"](partial(bench.report, work))
     used, looked = watch.spent()
     found: dict[str, Any] = {name: meter.figures() for name, meter in meters.items()}
     steps = SAGAS * len(STEPS)
