@@ -27,7 +27,7 @@ import psycopg
 from benchmarks.bout import STEPS, writes_of
 from benchmarks.contestants.atalaia import INLINE, PREFORK
 from benchmarks.contestants.base import Contestant, NotMeasuredError, Running, running
-from benchmarks.measure import megabytes, processor_seconds, with_children
+from benchmarks.measure import megabytes, processor_seconds, server_seconds, with_children
 from benchmarks.places import Places, open_places, plain
 from models.states import StepState
 from orchestration import due
@@ -80,18 +80,12 @@ def counters(found: Running) -> Counters:
     return Counters(
         workers=processor_seconds(found.processes()),
         client=found.client_seconds,
-        postgresql=_server_seconds(places) - _looking(places, found.database),
+        postgresql=server_seconds(places) - _looking(places, found.database),
         redis=stats["used_cpu_user"] + stats["used_cpu_sys"],
         commands=asked,
         redis_bytes=stats["total_net_input_bytes"] + stats["total_net_output_bytes"],
         wal_bytes=float(places.ask("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")),
     )
-
-
-def _server_seconds(places: Places) -> float:
-    postmaster = psutil.Process(places.administrator.info.backend_pid).parent()
-    assert postmaster is not None
-    return processor_seconds(with_children([postmaster.pid]))
 
 
 def _looking(places: Places, database: str) -> float:

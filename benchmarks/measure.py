@@ -64,6 +64,13 @@ def backends_seconds(places: Places, database: str) -> float:
     return seconds
 
 
+def server_seconds(places: Places) -> float:
+    """Return what the whole PostgreSQL server has used, sessions that have ended included."""
+    postmaster = psutil.Process(places.administrator.info.backend_pid).parent()
+    assert postmaster is not None
+    return processor_seconds(with_children([postmaster.pid]))
+
+
 def redis_seconds(places: Places) -> float:
     """Return what the Redis server has used, as it says itself."""
     told: Any = places.redis.info("cpu")

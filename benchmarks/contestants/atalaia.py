@@ -18,7 +18,7 @@ def _celery(words: str, app: str = "tasks.app") -> Command:
     return ["{python}", "-m", "celery", "-A", app, *words.split()]
 
 
-def _worker(node: str, pool: str, concurrency: int, queue: str = "noop") -> Command:
+def worker(node: str, pool: str, concurrency: int, queue: str = "noop") -> Command:
     return _celery(
         f"worker -n {node}@bench -P {pool} -c {concurrency} -Q {queue} "
         "--without-mingle --without-gossip"
@@ -31,7 +31,7 @@ def _shape(
     return Contestant(
         name=name,
         about=about,
-        servers=[_worker("supervisor", "threads", 1, "supervisor"), _celery("beat", "tasks.beat")],
+        servers=[worker("supervisor", "threads", 1, "supervisor"), _celery("beat", "tasks.beat")],
         workers=workers,
         client=module("atalaia_client", *(["-inline"] if inline else [])),
         environment=_ENVIRONMENT,
@@ -41,19 +41,19 @@ def _shape(
     )
 
 
-_PREFORK = _worker("one", "prefork", 2)
+_PREFORK = worker("one", "prefork", 2)
 PREFORK = _shape("atalaia_prefork", "Atalaia, one prefork worker of 2", _PREFORK)
 SOLO = _shape(
     "atalaia_solo",
     "Atalaia, two solo workers",
-    _worker("one", "solo", 1),
-    _worker("two", "solo", 1),
+    worker("one", "solo", 1),
+    worker("two", "solo", 1),
 )
 THREADS = _shape(
     "atalaia_threads",
     "Atalaia, two workers of 2 threads",
-    _worker("one", "threads", 2),
-    _worker("two", "threads", 2),
+    worker("one", "threads", 2),
+    worker("two", "threads", 2),
 )
 TOGETHER = _shape(
     "atalaia_together",
@@ -70,14 +70,14 @@ INLINE = _shape(
 INLINE_SOLO = _shape(
     "atalaia_inline_solo",
     "Atalaia, two solo workers, inline steps",
-    _worker("one", "solo", 1),
-    _worker("two", "solo", 1),
+    worker("one", "solo", 1),
+    worker("two", "solo", 1),
     inline=True,
 )
 INLINE_FOUR = _shape(
     "atalaia_inline_four",
     "Atalaia, one prefork worker of 4, inline steps",
-    _worker("one", "prefork", 4),
+    worker("one", "prefork", 4),
     inline=True,
 )
 SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE, INLINE_SOLO, INLINE_FOUR)

@@ -167,21 +167,22 @@ class Running:
     def submit(self, count: int, nap: float = 0.0) -> float:
         """Start sagas; return the seconds until the last one was accepted."""
         together = self.contestant.together
-        answer = self._ask("submit", count=count, nap=nap, together=together)
+        answer = self.ask("submit", count=count, nap=nap, together=together)
         self.client_seconds += answer["cpu"]
         seconds: float = answer["seconds"]
         return seconds
 
     def wait(self, within: float = PATIENCE) -> bool:
         """Wait until all sagas are done; tell whether they are."""
-        return bool(self._ask("wait", within=within)["all"])
+        return bool(self.ask("wait", within=within)["all"])
 
     def one_by_one(self, count: int) -> list[float]:
         """Return the seconds of single sagas on the idle system."""
-        seconds: list[float] = self._ask("one_by_one", count=count, within=PATIENCE)["seconds"]
+        seconds: list[float] = self.ask("one_by_one", count=count, within=PATIENCE)["seconds"]
         return seconds
 
-    def _ask(self, question: str, **values: object) -> Any:
+    def ask(self, question: str, **values: object) -> Any:
+        """Ask the client, which answers when it is done with it."""
         client = self._client
         assert client is not None
         assert client.stdin is not None
@@ -202,6 +203,10 @@ class Running:
     def processes(self) -> list[psutil.Process]:
         """Return the workers and what runs beside them, with all their children."""
         return with_children(process.pid for process in (*self._workers, *self._servers))
+
+    def beside(self) -> list[psutil.Process]:
+        """Return what runs beside the workers, with all its children."""
+        return with_children(process.pid for process in self._servers)
 
     def processor_seconds(self) -> dict[str, float]:
         """Return what the parts of the contestant have used so far."""

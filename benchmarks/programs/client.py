@@ -73,9 +73,13 @@ class Client:
 
 
 def serve(submit: Submit, done: Done) -> None:
-    """Answer until the standard input ends."""
-    client = Client(submit, done)
+    """Answer about one contestant until the standard input ends."""
+    answer(Client(submit, done))
+
+
+def answer(client: Any) -> None:
+    """Have a client answer until the standard input ends; a question is the name of a method."""
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
-        answer = getattr(client, asked.pop("ask"))(**asked)
-        print(json.dumps(answer), flush=True)
+        told = getattr(client, asked.pop("ask"))(**asked)
+        print(json.dumps(told), flush=True)

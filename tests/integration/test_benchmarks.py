@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import costs, report
+from benchmarks import costs, report, rush
 from benchmarks.bout import Size, bout, writes_of
 from benchmarks.contestants import ALL, PEERS, QUICK, SHAPES, base
 from benchmarks.contestants.atalaia import INLINE, PREFORK, TOGETHER
@@ -189,6 +189,20 @@ def test_a_killed_step_is_seen_to_run_again(places: Places) -> None:
     assert found["step_ran"] == 2
     assert found["kill_to_done_s"] is not None
     assert found["kill_to_done_s"] >= 1
+
+
+@pytest.mark.slow
+def test_fresh_sagas_are_timed_until_all_that_was_stuck_has_ended(places: Places) -> None:
+    found = rush.measure(places, rush.Size(live=40, stuck=8, steady=1.5))
+    for run in found["runs"]:
+        assert list(run["windows"]) == list(rush.WINDOWS)
+        assert 0 < run["decided_s"] <= run["ended_s"]
+        assert 0 < run["settled_s"] <= run["ended_s"]
+        assert run["windows"]["before"]["sagas_per_second"] > 0
+        assert run["windows"]["before"]["p50_ms"] > 0
+    kept, spread = (line for line in rush.table(found).splitlines() if "| before |" in line)
+    assert kept.startswith("| under_way 8 |")
+    assert spread.startswith("| rate ")
 
 
 def test_nothing_is_left_running(places: Places) -> None:

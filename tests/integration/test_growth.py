@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import event, func, literal_column, select
 
-from benchmarks.growth import NEW_ID, Bench, fill_ended, fill_live
+from benchmarks.filling import NEW_ID, Bench, fill_ended, fill_live
 from models import Step
 from orchestration import due, views
 from orchestration.statement import Prepared
