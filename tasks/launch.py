@@ -1,10 +1,9 @@
-"""What `atalaia worker` and `atalaia beat` turn into: a command line of Celery's own."""
+"""What `atalaia worker` and `atalaia beat` turn into: Celery's own commands, with its options."""
 
 import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
@@ -19,13 +18,13 @@ from orchestration.store import Store
 from tasks.app import app
 from tasks.lookup import existing_store
 from tasks.pools import REPLACE_WAITING, require
+from tasks.program import run
 from tasks.queues import START_QUEUE, agent_queues
 from tasks.sweeping import SUPERVISOR_POOL, SUPERVISOR_QUEUE
 
 _NODE_NAME = "ATALAIA_NODE_NAME"
 # -P: the folder that one happens to stand in must not shadow our own modules.
-_CELERY = (sys.executable, "-P", "-m", "celery", "-A", "tasks.app")
-_BEAT = (sys.executable, "-P", "-m", "celery", "-A", "tasks.beat")
+_PROGRAM = (sys.executable, "-P", "-m", "tasks.program")
 
 
 def worker_command(
@@ -56,7 +55,7 @@ def worker_command(
         require(pool)
         options += ["-P", pool]
     return [
-        *_CELERY, "worker", *options, "-Q", ",".join(taken), "-l", "INFO", "--without-mingle",
+        *_PROGRAM, "worker", *options, "-Q", ",".join(taken), "-l", "INFO", "--without-mingle",
         "--without-gossip",
     ]  # fmt: skip
 
@@ -101,7 +100,8 @@ def _is_a_worker(pid: int) -> bool:
         words = psutil.Process(pid).cmdline()
     except psutil.Error:
         return False
-    return any("celery" in word or Path(word).name == "atalaia" for word in words)
+    names = {_PROGRAM[-1], "atalaia"}
+    return any("celery" in word or Path(word).name in names for word in words)
 
 
 def beat_command() -> list[str]:
@@ -109,7 +109,7 @@ def beat_command() -> list[str]:
     given: Settings = settings()
     _require_broker()
     given.home.mkdir(parents=True, exist_ok=True)
-    return [*_BEAT, "beat", "--pidfile=", "-l", "INFO"]
+    return [*_PROGRAM, "beat", "--pidfile=", "-l", "INFO"]
 
 
 def worker_environment(*, supervisor: bool, name: str | None) -> dict[str, str]:
@@ -132,9 +132,7 @@ def become_worker(command: list[str], environment: Mapping[str, str]) -> NoRetur
     os.environ.clear()
     os.environ.update(environment)
     settings.cache_clear()
-    sys.argv = ["celery", *command[command.index("celery") + 1 :]]
-    # Celery's whole command line takes a while to import, and nobody else needs it.
-    sys.exit(import_module("celery.bin.celery").main())
+    run("worker", command[command.index("worker") + 1 :])
 
 
 def become(command: list[str], environment: Mapping[str, str] = os.environ) -> NoReturn:

@@ -20,8 +20,8 @@ FLOWER_LOGIN = "flower.json"
 FLOWER_FILE = "flower.conf"
 # -P: the folder that one happens to stand in must not shadow our own modules.
 _PYTHON = (sys.executable, "-P", "-m")
-_CELERY = (*_PYTHON, "celery", "-A", "tasks.app")
-_BEAT = (*_PYTHON, "celery", "-A", "tasks.beat")
+_PROGRAM = (*_PYTHON, "tasks.program")
+_FLOWER_PROGRAM = (*_PYTHON, "celery", "-A", "tasks.app", "flower")
 _ANSWER_SECONDS = 1.0
 _FLOWER = """\
 address = "127.0.0.1"
@@ -59,7 +59,9 @@ class Roles:
         more = {"ATALAIA_NODE_NAME": f"{own}-{name}"} if own else {}
         if port:  # One machine, one port for each.
             more["ATALAIA_METRICS_PORT"] = str(port + number)
-        return self._child(name, _CELERY, "worker", *options, *arguments, ready=self._beats, **more)
+        return self._child(
+            name, _PROGRAM, "worker", *options, *arguments, ready=self._beats, **more
+        )
 
     def beat(self) -> Child:
         """Return what rings for the sweeps."""
@@ -68,13 +70,13 @@ class Roles:
             return "beat: Starting" in child.said()
 
         # Its pid file would be left behind by a kill, and the home is locked anyway.
-        return self._child("beat", _BEAT, "beat", "--pidfile=", "-l", "INFO", ready=rings)
+        return self._child("beat", _PROGRAM, "beat", "--pidfile=", "-l", "INFO", ready=rings)
 
     def flower(self) -> Child:
         """Return Flower: to look only, on 127.0.0.1, behind a password."""
         ready = _answers(self.settings.flower_port, "/healthcheck", {200})
         file = self.home / FLOWER_FILE
-        return self._child("flower", _CELERY, "flower", f"--conf={file}", ready=ready)
+        return self._child("flower", _FLOWER_PROGRAM, f"--conf={file}", ready=ready)
 
     def write_flower_file(self) -> None:
         """Write Flower's settings, with the password of the last time if there was one."""

@@ -1,6 +1,7 @@
 """Atalaia on PostgreSQL and Redis, in the shapes that its workers may have.
 
-Beat and the supervisor's worker are part of it: their memory and their processor seconds count.
+Beat and the supervisor's worker are part of it: their memory and their processor seconds count. The
+processes are those that `atalaia up` starts.
 """
 
 from benchmarks.contestants.base import Command, Contestant, module
@@ -14,12 +15,12 @@ _ENVIRONMENT = {
 }
 
 
-def _celery(words: str, app: str = "tasks.app") -> Command:
-    return ["{python}", "-m", "celery", "-A", app, *words.split()]
+def _program(words: str) -> Command:
+    return ["{python}", "-m", "tasks.program", *words.split()]
 
 
 def worker(node: str, pool: str, concurrency: int, queue: str = "noop") -> Command:
-    return _celery(
+    return _program(
         f"worker -n {node}@bench -P {pool} -c {concurrency} -Q {queue} "
         "--without-mingle --without-gossip"
     )
@@ -31,7 +32,7 @@ def _shape(
     return Contestant(
         name=name,
         about=about,
-        servers=[worker("supervisor", "threads", 1, "supervisor"), _celery("beat", "tasks.beat")],
+        servers=[worker("supervisor", "threads", 1, "supervisor"), _program("beat")],
         workers=workers,
         client=module("atalaia_client", *(["-inline"] if inline else [])),
         environment=_ENVIRONMENT,

@@ -14,7 +14,7 @@ def test_a_worker_that_cannot_reach_its_database_ends(valkey_url: str, tmp_path:
         "ATALAIA_BROKER_URL": valkey_url,
         "PYTHONPATH": str(ROOT),
     }
-    words = [sys.executable, "-P", "-m", "celery", "-A", "tasks.app", "worker", "-P", "solo"]
+    words = [sys.executable, "-P", "-m", "tasks.program", "worker", "-P", "solo"]
     done = subprocess.run(
         words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60
     )

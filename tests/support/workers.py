@@ -123,7 +123,7 @@ class Rig:
         } | self.env_more  # fmt: skip
 
     def _celery(self, name: str, *arguments: str) -> Process:
-        command = [sys.executable, "-m", "celery", "-A", "tasks.app", *arguments]
+        command = [sys.executable, "-m", "tasks.program", *arguments]
         process = Process(command, self.env, self.home / f"{name}.log").start()
         self.processes.append(process)
         return process

@@ -38,7 +38,7 @@ def test_help_is_no_mistake(
     assert "Usage: atalaia" in capsys.readouterr().out
 
 
-WORKER = [sys.executable, "-P", "-m", "celery", "-A", "tasks.app", "worker", "-P"]
+WORKER = [sys.executable, "-P", "-m", "tasks.program", "worker", "-P"]
 
 
 def test_a_worker_goes_on_in_the_process_that_has_imported_everything(
@@ -46,20 +46,19 @@ def test_a_worker_goes_on_in_the_process_that_has_imported_everything(
 ) -> None:
     seen: list[Any] = []
 
-    def main() -> int:
-        seen.append((sys.argv, dict(os.environ)))
+    def run(role: str, words: list[str]) -> None:
+        seen.append((role, words, dict(os.environ)))
         assert settings.cache_info().currsize == 0, "it would read its old settings"
-        return 3
+        raise SystemExit(3)
 
-    monkeypatch.setattr(launch, "import_module", lambda name: SimpleNamespace(main=main))
+    monkeypatch.setattr(launch, "run", run)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "argv", ["atalaia", "worker"])
     settings()
     with pytest.raises(SystemExit) as end:
         launch.become_worker([*WORKER, "solo"], {"ATALAIA_NODE_NAME": "mine"})
     assert end.value.code == 3
-    told = ["celery", "-A", "tasks.app", "worker", "-P", "solo"]
-    assert seen == [(told, {"ATALAIA_NODE_NAME": "mine"})]
+    assert seen == [("worker", ["-P", "solo"], {"ATALAIA_NODE_NAME": "mine"})]
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
@@ -83,6 +82,7 @@ def test_a_worker_whose_pool_replaces_what_waits_is_a_process_of_its_own(
     [
         (["python", "/opt/bin/atalaia", "worker"], True),
         (["python", "-m", "celery", "worker"], True),
+        (["python", "-P", "-m", "tasks.program", "worker"], True),
         (["vim", "atalaia.md"], False),
         ([], False),
     ],
