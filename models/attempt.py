@@ -3,14 +3,9 @@
 What arrives after it was closed changes no state and is kept in ``late``, as evidence.
 """
 
-from datetime import datetime
-from typing import Any
-from uuid import UUID
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Integer, String
 
-from sqlalchemy import CheckConstraint, ForeignKeyConstraint, String
-from sqlalchemy.orm import Mapped, mapped_column
-
-from models.base import Base, Id, Instant, Json, listed, word
+from models.base import Base, Id, Instant, Json, listed, optional, required, word
 from models.states import AttemptState
 
 
@@ -24,19 +19,19 @@ class Attempt(Base):
         CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_iff_closed"),
     )
 
-    saga_id: Mapped[UUID] = mapped_column(Id, primary_key=True)
-    path: Mapped[str] = mapped_column(String(200), primary_key=True)
-    no: Mapped[int] = mapped_column(primary_key=True)
-    direction: Mapped[str] = mapped_column(word())
-    incarnation: Mapped[int]
-    state: Mapped[str] = mapped_column(word())
-    node: Mapped[str] = mapped_column(String(200))
-    pid: Mapped[int]
-    granted_at: Mapped[datetime] = mapped_column(Instant)
-    ended_at: Mapped[datetime | None] = mapped_column(Instant)
-    heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)
-    details: Mapped[Any] = mapped_column(Json, nullable=True)
+    saga_id = required(Id, primary_key=True)
+    path = required(String(200), primary_key=True)
+    no = required(Integer, primary_key=True)
+    direction = required(word())
+    incarnation = required(Integer)
+    state = required(word())
+    node = required(String(200))
+    pid = required(Integer)
+    granted_at = required(Instant)
+    ended_at = optional(Instant)
+    heartbeat_at = optional(Instant)
+    details = optional(Json)
     """What the agent said with its last heartbeat."""
-    error: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    late: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    error = optional(Json)
+    late = optional(Json)
     """An outcome that came after the end: ``{"outcome": …, "result": …, "error": …, "at": …}``."""

@@ -1,4 +1,4 @@
-"""The declarative base, the names of constraints, and the two column types with a meaning.
+"""The base of all tables, the names of constraints, and the column types with a meaning.
 
 Instants are aware UTC in Python and microseconds in every database. SQLite has no such type, so
 they are kept there as text of constant width, which sorts as time does. MariaDB and MySQL keep them
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from sqlalchemy import DateTime, Dialect, MetaData, String, Text, Uuid
+from sqlalchemy import Column, ColumnElement, DateTime, Dialect, MetaData, String, Table, Text, Uuid
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import JSON, TypeDecorator, TypeEngine
 
 NAMES = {
@@ -110,10 +110,39 @@ LongText = Text().with_variant(mysql.LONGTEXT(), "mysql")
 """Text of any length."""
 
 
-class Base(DeclarativeBase):
-    """The base of every table."""
+T = TypeVar("T")
+Kind: TypeAlias = "TypeEngine[T] | type[TypeEngine[T]]"
 
-    metadata = MetaData(naming_convention=NAMES)
+
+class Base:
+    """The base of every table: the columns that a class names become those of a table of Core.
+
+    Nothing is mapped to objects. All statements are Core's, and the ORM would be a tenth of what a
+    worker loads.
+    """
+
+    metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMES)
+    __tablename__: ClassVar[str]
+    __table_args__: ClassVar[tuple[SchemaItem, ...]] = ()
+    __table__: ClassVar[Table]
+
+    def __init_subclass__(cls) -> None:
+        """Make the table."""
+        columns = {name: value for name, value in vars(cls).items() if isinstance(value, Column)}
+        for name, column in columns.items():
+            column.name = column.key = name
+        parts = (*columns.values(), *cls.__table_args__)
+        cls.__table__ = Table(cls.__tablename__, cls.metadata, *parts)
+
+
+def required(kind: "Kind[T]", *parts: SchemaItem, **options: Any) -> ColumnElement[T]:
+    """Return a column that always holds a value."""
+    return Column(kind, *parts, nullable=False, **options)
+
+
+def optional(kind: "Kind[T]") -> ColumnElement[T | None]:
+    """Return a column that may hold none."""
+    return Column(kind, nullable=True)
 
 
 def word(length: int = 16) -> String:

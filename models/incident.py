@@ -1,12 +1,8 @@
 """Incident: something that needs a human, why, and how it was resolved."""
 
-from datetime import datetime
-from uuid import UUID
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, String, text
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
-from sqlalchemy.orm import Mapped, mapped_column
-
-from models.base import Base, Id, Instant, LongText, word
+from models.base import Base, Id, Instant, LongText, optional, required, word
 from models.mysql import knows_partial_indexes, make_instead
 
 _OPEN = text("resolved_at IS NULL")
@@ -30,17 +26,17 @@ class Incident(Base):
         Index(None, "saga_id"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    saga_id: Mapped[UUID] = mapped_column(Id, ForeignKey("sagas.id"))
-    path: Mapped[str] = mapped_column(String(200))
+    id = required(Integer, primary_key=True, autoincrement=True)
+    saga_id = required(Id, ForeignKey("sagas.id"))
+    path = required(String(200))
     """The step's path; empty for the saga as a whole."""
-    kind: Mapped[str] = mapped_column(word(40))
-    message: Mapped[str] = mapped_column(LongText)
-    opened_at: Mapped[datetime] = mapped_column(Instant)
-    resolved_at: Mapped[datetime | None] = mapped_column(Instant)
-    resolution: Mapped[str | None] = mapped_column(word(40))
-    resolved_by: Mapped[str | None] = mapped_column(String(200))
-    reason: Mapped[str | None] = mapped_column(LongText)
+    kind = required(word(40))
+    message = required(LongText)
+    opened_at = required(Instant)
+    resolved_at = optional(Instant)
+    resolution = optional(word(40))
+    resolved_by = optional(String(200))
+    reason = optional(LongText)
 
 
-make_instead(Incident.__table__, "ix_incidents_open")  # type: ignore[arg-type]
+make_instead(Incident.__table__, "ix_incidents_open")

@@ -3,14 +3,9 @@
 One row, and one write an interval, whatever the number of steps it runs.
 """
 
-from datetime import datetime
-from typing import Any
-from uuid import UUID
+from sqlalchemy import Index, Integer, String, text
 
-from sqlalchemy import Index, String, text
-from sqlalchemy.orm import Mapped, mapped_column
-
-from models.base import Base, Id, Instant, Json
+from models.base import Base, Id, Instant, Json, optional, required
 from models.mysql import knows_partial_indexes, make_instead
 
 _ALIVE = text("ended_at IS NULL")
@@ -26,18 +21,18 @@ class Node(Base):
         ).ddl_if(callable_=knows_partial_indexes),
     )
 
-    id: Mapped[UUID] = mapped_column(Id, primary_key=True)
-    name: Mapped[str] = mapped_column(String(200))
-    pid: Mapped[int]
-    agents: Mapped[list[Any]] = mapped_column(Json)
+    id = required(Id, primary_key=True)
+    name = required(String(200))
+    pid = required(Integer)
+    agents = required(Json)
     """The agents that this node can run."""
-    definitions: Mapped[list[Any]] = mapped_column(Json)
+    definitions = required(Json)
     """The ids of the definitions that this node's code knows."""
-    started_at: Mapped[datetime] = mapped_column(Instant)
-    heartbeat_at: Mapped[datetime] = mapped_column(Instant)
-    swept_at: Mapped[datetime | None] = mapped_column(Instant)
+    started_at = required(Instant)
+    heartbeat_at = required(Instant)
+    swept_at = optional(Instant)
     """When this node last finished a sweep; the newest over all nodes is the supervisor's pulse."""
-    ended_at: Mapped[datetime | None] = mapped_column(Instant)
+    ended_at = optional(Instant)
 
 
-make_instead(Node.__table__, "ix_nodes_alive")  # type: ignore[arg-type]
+make_instead(Node.__table__, "ix_nodes_alive")

@@ -1,13 +1,8 @@
 """Saga: one running, or ended, instance of a workflow."""
 
-from datetime import datetime
-from typing import Any
-from uuid import UUID
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, String, UniqueConstraint, text
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint, text
-from sqlalchemy.orm import Mapped, mapped_column
-
-from models.base import Base, Id, Instant, Json, listed, word
+from models.base import Base, Id, Instant, Json, listed, optional, required, word
 from models.mysql import knows_partial_indexes, make_instead
 from models.states import SAGA_LIVE, SAGA_TERMINAL, SagaState
 
@@ -48,24 +43,24 @@ class Saga(Base):
         ),
     )
 
-    id: Mapped[UUID] = mapped_column(Id, primary_key=True)
-    definition_id: Mapped[str] = mapped_column(ForeignKey("definitions.id"))
-    workflow: Mapped[str] = mapped_column(String(200))
-    key: Mapped[str | None] = mapped_column(String(200))
+    id = required(Id, primary_key=True)
+    definition_id = required(String(64), ForeignKey("definitions.id"))
+    workflow = required(String(200))
+    key = optional(String(200))
     """The caller's idempotency key of the start, unique within the workflow."""
-    input: Mapped[Any] = mapped_column(Json, nullable=True)
-    state: Mapped[str] = mapped_column(word())
-    abort: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    input = optional(Json)
+    state = required(word())
+    abort = optional(Json)
     """Why the saga turned back: ``{"reason": …, "step": …, "message": …}``; null while forward."""
-    created_at: Mapped[datetime] = mapped_column(Instant)
-    deadline_at: Mapped[datetime] = mapped_column(Instant)
-    wake_at: Mapped[datetime | None] = mapped_column(Instant)
+    created_at = required(Instant)
+    deadline_at = required(Instant)
+    wake_at = optional(Instant)
     """When the deadline is to be acted on; null once it was, or when the saga has ended."""
-    ended_at: Mapped[datetime | None] = mapped_column(Instant)
-    revision: Mapped[int] = mapped_column(server_default="0")
+    ended_at = optional(Instant)
+    revision = required(Integer, server_default="0")
     """Raised by every event; what was decided on an earlier one is decided again."""
-    trace: Mapped[str | None] = mapped_column(String(55))
+    trace = optional(String(55))
     """The W3C ``traceparent`` of its start; null where the starter had no trace."""
 
 
-make_instead(Saga.__table__, "ix_sagas_live")  # type: ignore[arg-type]
+make_instead(Saga.__table__, "ix_sagas_live")

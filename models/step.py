@@ -5,14 +5,9 @@ together with the state. The row is the outbox, too: a dispatched row whose mess
 found by ``wake_at`` and sent again.
 """
 
-from datetime import datetime
-from typing import Any
-from uuid import UUID
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, String, text
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
-from sqlalchemy.orm import Mapped, mapped_column
-
-from models.base import Base, Id, Instant, Json, listed, word
+from models.base import Base, Id, Instant, Json, listed, optional, required, word
 from models.states import STEP_LIVE, STEP_SETTLED, Direction, StepState
 
 _LIVE = text(listed("state", STEP_LIVE))
@@ -46,43 +41,43 @@ class Step(Base):
         ),
     )
 
-    saga_id: Mapped[UUID] = mapped_column(Id, ForeignKey("sagas.id"), primary_key=True)
-    path: Mapped[str] = mapped_column(String(200), primary_key=True)
-    kind: Mapped[str] = mapped_column(word())
+    saga_id = required(Id, ForeignKey("sagas.id"), primary_key=True)
+    path = required(String(200), primary_key=True)
+    kind = required(word())
     """``agent``, or ``watch`` for a row that looks out for, and undoes, a late effect."""
-    agent: Mapped[str] = mapped_column(String(200))
-    queue: Mapped[str] = mapped_column(String(200))
-    direction: Mapped[str] = mapped_column(word())
-    state: Mapped[str] = mapped_column(word())
-    attempt: Mapped[int]
-    incarnation: Mapped[int]
+    agent = required(String(200))
+    queue = required(String(200))
+    direction = required(word())
+    state = required(word())
+    attempt = required(Integer)
+    incarnation = required(Integer)
     """Raised only after a definite no; part of the idempotency key."""
-    failure_count: Mapped[int]
+    failure_count = required(Integer)
     """Failed attempts in this direction; what the retry policy counts."""
-    dispatch_count: Mapped[int]
+    dispatch_count = required(Integer)
     """Messages sent for the next attempt; spaces out the re-sending."""
-    crash_count: Mapped[int]
+    crash_count = required(Integer)
     """Worker processes lost with the message before any lease was taken."""
-    inquiry: Mapped[str | None] = mapped_column(word())
+    inquiry = optional(word())
     """``probe`` or ``close``: what was asked last about an unknown outcome."""
-    inquiry_no: Mapped[int]
+    inquiry_no = required(Integer)
     """Raised by every question; only the answer to the last one is taken."""
-    asked_count: Mapped[int]
+    asked_count = required(Integer)
     """Questions asked about the present attempt; spaces out the asking."""
-    node_id: Mapped[UUID | None] = mapped_column(Id)
-    pid: Mapped[int | None]
-    ready_at: Mapped[datetime | None] = mapped_column(Instant)
+    node_id = optional(Id)
+    pid = optional(Integer)
+    ready_at = optional(Instant)
     """First dispatch in this direction: where schedule-to-close counts from."""
-    dispatched_at: Mapped[datetime | None] = mapped_column(Instant)
+    dispatched_at = optional(Instant)
     """The present dispatch: where schedule-to-start counts from."""
-    doubt_at: Mapped[datetime | None] = mapped_column(Instant)
+    doubt_at = optional(Instant)
     """First send under the present key that may have taken effect; null: certainly none did."""
-    granted_at: Mapped[datetime | None] = mapped_column(Instant)
-    asked_at: Mapped[datetime | None] = mapped_column(Instant)
-    deadline_at: Mapped[datetime | None] = mapped_column(Instant)
-    wake_at: Mapped[datetime | None] = mapped_column(Instant)
-    settled_at: Mapped[datetime | None] = mapped_column(Instant)
-    result: Mapped[Any] = mapped_column(Json, nullable=True)
+    granted_at = optional(Instant)
+    asked_at = optional(Instant)
+    deadline_at = optional(Instant)
+    wake_at = optional(Instant)
+    settled_at = optional(Instant)
+    result = optional(Json)
     """The action's validated result, which its compensation receives."""
-    error: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    error = optional(Json)
     """The last failure: ``{"type": …, "message": …}``."""

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Dialect
-from sqlalchemy.orm import Session, scoped_session
 
 from orchestration.errors import InputError
 from orchestration.outbox import after_commit_of
 
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
+
+AnySession: TypeAlias = "Session | scoped_session[Any]"
 Later = Callable[[Callable[[], None]], object]
 _IDLE = 0
 """The server's word for a connection without a transaction, as both drivers of it give it."""
@@ -62,9 +65,7 @@ class Joined:
     """Turns the driver's errors into those that the caller knows."""
 
 
-def join(
-    dialect: Dialect, session: Session | scoped_session[Any] | None, connection: Any
-) -> Joined:
+def join(dialect: Dialect, session: "AnySession | None", connection: Any) -> Joined:
     """Return the open transaction of a session or of a connection of any kind.
 
     Raises ``InputError`` where there is none, so that nothing is ever written half.
@@ -72,9 +73,7 @@ def join(
     if session is not None and connection is not None:
         raise InputError("give session or connection, not both: a start is in one transaction")
     if session is not None:
-        whole: Any = session() if isinstance(session, scoped_session) else session
-        if not isinstance(whole, Session):
-            raise InputError(f"session: must be a Session or scoped_session, got {whole!r}")
+        whole = _session_of(session)
         begun = _begun(dialect, whole.connection())
         return Joined(connection=begun, after_commit=after_commit_of(whole))
     if isinstance(connection, Connection):
@@ -82,6 +81,16 @@ def join(
     if hasattr(connection, "in_atomic_block"):
         return _join_django(dialect, connection)
     return Joined(connection=_borrow(dialect, connection))
+
+
+def _session_of(given: Any) -> "Session":
+    # Whoever has a session has loaded the ORM. No worker has, and it is a tenth of one's memory.
+    from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415
+
+    whole = given() if isinstance(given, scoped_session) else given
+    if not isinstance(whole, Session):
+        raise InputError(f"session: must be a Session or scoped_session, got {whole!r}")
+    return whole
 
 
 def _begun(dialect: Dialect, connection: Connection) -> Connection | Borrowed:

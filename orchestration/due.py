@@ -34,8 +34,8 @@ from orchestration.store import Store
 FIRST = UUID(int=0)
 """Before every id."""
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
+_steps: Table = Step.__table__
 
 _EARLIEST = Prepared(
     select(

@@ -1,14 +1,17 @@
 """Sending after the commit of somebody else's transaction."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 _PENDING = "atalaia_pending"
 
 
-def after_commit_of(session: Session) -> Callable[[Callable[[], None]], None]:
+def after_commit_of(session: "Session") -> Callable[[Callable[[], None]], None]:
     """Return what has something done when the session's outermost transaction commits.
 
     It is forgotten when that rolls back. A savepoint that is rolled back may leave a message
@@ -25,7 +28,7 @@ def after_commit_of(session: Session) -> Callable[[Callable[[], None]], None]:
     return later
 
 
-def _act(session: Session) -> None:
+def _act(session: "Session") -> None:
     if session.in_nested_transaction():  # releasing a savepoint is not a commit
         return
     pending, session.info[_PENDING] = session.info.get(_PENDING, []), []
@@ -33,6 +36,6 @@ def _act(session: Session) -> None:
         act()
 
 
-def _forget(session: Session) -> None:
+def _forget(session: "Session") -> None:
     if not session.in_nested_transaction():
         session.info[_PENDING] = []

@@ -37,13 +37,13 @@ from orchestration.statement import AnyConnection, Prepared
 AT_ONCE = 50
 """How many sagas one transaction deletes: few enough that nobody waits for it for long."""
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
-_attempts: Table = Attempt.__table__  # type: ignore[assignment]
-_incidents: Table = Incident.__table__  # type: ignore[assignment]
-_journal: Table = JournalEntry.__table__  # type: ignore[assignment]
-_definitions: Table = Definition.__table__  # type: ignore[assignment]
-_nodes: Table = Node.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
+_steps: Table = Step.__table__
+_attempts: Table = Attempt.__table__
+_incidents: Table = Incident.__table__
+_journal: Table = JournalEntry.__table__
+_definitions: Table = Definition.__table__
+_nodes: Table = Node.__table__
 
 _PARTS = (_attempts, _steps, _incidents, _journal)
 """What a saga consists of besides its own row, each table before those that it refers to."""

@@ -31,9 +31,9 @@ from models.states import StepState
 from orchestration.statement import Prepared
 from orchestration.store import Store
 
-_nodes: Table = Node.__table__  # type: ignore[assignment]
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
+_nodes: Table = Node.__table__
+_sagas: Table = Saga.__table__
+_steps: Table = Step.__table__
 
 
 HASTENED = 200

@@ -12,10 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session, scoped_session
 
 from orchestration import due, tracing
-from orchestration.borrowed import join
+from orchestration.borrowed import AnySession, join
 from orchestration.decide import decide
 from orchestration.definition import Definition, Workflow
 from orchestration.errors import (
@@ -156,7 +155,7 @@ class Scheduler:
         input: Any = None,  # noqa: A002 - the field's own word
         *,
         key: str | None = None,
-        session: Session | scoped_session[Any] | None = None,
+        session: "AnySession | None" = None,
         connection: Any = None,
     ) -> Handle:
         """Start a saga and return its handle.

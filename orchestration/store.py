@@ -38,11 +38,11 @@ from orchestration.seen import Locked, Read
 from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
 from orchestration.statement import AnyConnection, Change, Prepared, all_or_none
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
-_attempts: Table = Attempt.__table__  # type: ignore[assignment]
-_definitions: Table = Definition.__table__  # type: ignore[assignment]
-_incidents: Table = Incident.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
+_steps: Table = Step.__table__
+_attempts: Table = Attempt.__table__
+_definitions: Table = Definition.__table__
+_incidents: Table = Incident.__table__
 
 STEP_FIELDS = tuple(each.name for each in fields(StepSnapshot))
 _STEP_COLUMNS = [_steps.c[name] for name in STEP_FIELDS]

@@ -17,13 +17,13 @@ from orchestration.errors import NotFoundError
 from orchestration.statement import Prepared
 from orchestration.store import Store
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
-_attempts: Table = Attempt.__table__  # type: ignore[assignment]
-_incidents: Table = Incident.__table__  # type: ignore[assignment]
-_journal: Table = JournalEntry.__table__  # type: ignore[assignment]
-_definitions: Table = Definition.__table__  # type: ignore[assignment]
-_nodes: Table = Node.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
+_steps: Table = Step.__table__
+_attempts: Table = Attempt.__table__
+_incidents: Table = Incident.__table__
+_journal: Table = JournalEntry.__table__
+_definitions: Table = Definition.__table__
+_nodes: Table = Node.__table__
 
 NEWEST_ENTRIES = 10_000
 """So much of the journal is looked at for what was refused."""

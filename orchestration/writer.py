@@ -36,10 +36,10 @@ from orchestration.statement import (
 )
 from orchestration.store import ATTEMPT, add_step, change_step, open_attempt
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_attempts: Table = Attempt.__table__  # type: ignore[assignment]
-_incidents: Table = Incident.__table__  # type: ignore[assignment]
-_journal: Table = JournalEntry.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
+_attempts: Table = Attempt.__table__
+_incidents: Table = Incident.__table__
+_journal: Table = JournalEntry.__table__
 
 _ENTRY: dict[str, Any] = {
     "path": "",

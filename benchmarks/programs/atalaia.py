@@ -3,7 +3,6 @@
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy.orm import Session
 
 from benchmarks.programs import steps
 from benchmarks.programs.client import Table, serve
@@ -42,7 +41,10 @@ napping_inline = _three("nap-inline", "noop.nap", inline=True, given=Nap)
 
 def client(kind: str) -> None:
     """Start sagas (``-inline`` or not) in transactions of their own, or several in the caller's."""
-    from tasks.app import runtime  # noqa: PLC0415 - a worker imports this module for its agents
+    # A worker imports this module for its agents.
+    from sqlalchemy.orm import Session  # noqa: PLC0415
+
+    from tasks.app import runtime  # noqa: PLC0415
 
     parts = runtime()
     parts.scheduler.register_definitions()

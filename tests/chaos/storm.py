@@ -247,10 +247,12 @@ class Storm:
         """Tell the rows and the last journal entries of ``sagas``, to whoever must explain them."""
         with self.rig.store.reading() as connection:
             for saga in map(UUID, sagas):
-                for row in connection.execute(select(Step).where(Step.saga_id == saga)).mappings():
+                for row in connection.execute(
+                    select(Step.__table__).where(Step.saga_id == saga)
+                ).mappings():
                     yield f"step {dict(row)}"
                 written = (
-                    select(JournalEntry)
+                    select(JournalEntry.__table__)
                     .where(JournalEntry.saga_id == saga)
                     .order_by(JournalEntry.id.desc())
                 )

@@ -141,7 +141,7 @@ def test_the_isolation_is_ours_whatever_the_default_of_the_database_is(
 @pytest.mark.parametrize("quick", [True, False])
 def test_an_error_says_nothing_of_what_was_written(engine: Engine, quick: bool) -> None:
     store = Store(engine)
-    add = Prepared(insert(Definition).inline(), ("id", "workflow"))
+    add = Prepared(insert(Definition.__table__).inline(), ("id", "workflow"))
     with (
         pytest.raises(DBAPIError) as refused,
         store.writing() if quick else store.transaction() as connection,

@@ -445,7 +445,7 @@ def test_what_was_rolled_back_in_a_deadlock_is_decided_again(
             core.join(name)
         saga, work = busy(core)
         with core.store.transaction() as connection:
-            connection.execute(update(Node).values(pid=2))
+            connection.execute(update(Node.__table__).values(pid=2))
             lock(connection, saga, "a")
             other = thread.submit(core.report, work)
             wait_until_blocked(core, other)

@@ -211,7 +211,7 @@ def test_a_saga_that_has_not_ended_is_kept(core: Core, stands: str) -> None:
         core.scheduler.cancel(saga, by="ada")
     if stands == "halted":
         with core.store.transaction() as connection:
-            connection.execute(update(Saga).values(state="halted"))
+            connection.execute(update(Saga.__table__).values(state="halted"))
     assert core.saga(saga).state == stands
     core.now += timedelta(days=365)
     assert core.supervisor.retention.overdue(MONTH) is None
@@ -277,7 +277,7 @@ def test_a_saga_with_an_open_attempt_is_kept(core: Core) -> None:
     saga = completed(core)
     core.later(days=31)
     with core.store.transaction() as connection:
-        changed = update(Attempt).where(Attempt.path == "a")
+        changed = update(Attempt.__table__).where(Attempt.path == "a")
         connection.execute(changed.values(state="open", ended_at=None))
     assert swept(core) == 0
     assert kept(core, saga) is Kept.ATTEMPT

@@ -120,7 +120,7 @@ def test_if_any_row_is_not_what_it_was_none_is_written(core: Counting) -> None:
     work = core.take(saga, "a")
     with core.store.transaction() as connection:
         ended = {"state": AttemptState.EXPIRED, "ended_at": core.now}
-        connection.execute(update(Attempt.__table__).values(ended))  # type: ignore[arg-type]
+        connection.execute(update(Attempt.__table__).values(ended))
     before = everything(core)
     assert work.seen is not None
     kept = core.scheduler.handle_unlocked(
@@ -147,7 +147,7 @@ def test_branches_are_joined_beside_a_release_that_knows_no_revisions(engine: En
     first, second = core.take(saga, "a"), core.take(saga, "b")
     core.report(first)
     with core.store.transaction() as connection:
-        connection.execute(update(Saga.__table__).values(revision=0))  # type: ignore[arg-type]
+        connection.execute(update(Saga.__table__).values(revision=0))
     core.report(second)
     assert core.states(saga) == {"a": "succeeded", "b": "succeeded", "c": "dispatched"}
 
@@ -197,7 +197,7 @@ def test_an_open_incident_is_closed_with_the_saga(core: Counting) -> None:
             "message": "",
             "opened_at": core.now,
         }
-        connection.execute(insert(Incident.__table__), asked)  # type: ignore[arg-type]
+        connection.execute(insert(Incident.__table__), asked)
     core.report(core.take(saga, "b"))
     assert core.saga(saga).state == "completed"
     assert core.incidents(saga) == []

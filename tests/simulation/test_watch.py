@@ -27,7 +27,7 @@ def test_a_saga_that_no_sweep_can_decide_is_a_violation_with_the_errors_text(
 
     def rename_the_step(path: str) -> None:
         with drama.world.store.transaction() as connection:
-            connection.execute(update(Step).values(path=path))
+            connection.execute(update(Step.__table__).values(path=path))
 
     drama.world.later(timedelta(minutes=1, seconds=2), partial(rename_the_step, "nowhere"))
     drama.world.later(timedelta(minutes=4), partial(rename_the_step, "a"))
