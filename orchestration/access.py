@@ -50,6 +50,11 @@ class Access:
         """
         return self.looking() if self._is("postgresql") else self.writing()
 
+    @property
+    def reads_changes(self) -> bool:
+        """Tell whether one statement may change rows and read others."""
+        return self._is("postgresql")
+
     def _is(self, dialect: str) -> bool:
         return self.engine.dialect.name == dialect
 

@@ -39,7 +39,9 @@ from orchestration.scheduler import Scheduler
 from orchestration.seen import PROMPT, Read, Seen
 from orchestration.signals import Answer
 from orchestration.snapshot import StepSnapshot, changed
+from orchestration.statement import AnyConnection
 from orchestration.store import Store
+from orchestration.taking import Claim, Expected, take
 from orchestration.telemetry import log_for
 from orchestration.work import Work, as_leased, time_left
 from orchestration.writer import note
@@ -61,6 +63,8 @@ class Leases:
         self.clock = clock
         self.store: Store = scheduler.store
         self.roster = Roster(self.store)
+        self._expected: dict[str, Expected] = {}
+        """By the path of a step: what the last saga's definition said of it."""
 
     def grant(
         self, saga_id: UUID, path: str, number: int, node: NodeIdentity, known: set[str]
@@ -72,21 +76,24 @@ class Leases:
         """
         asked_at = self.clock.monotonic()
         with self.store.looking() as connection:
-            read = self.store.read(connection, saga_id, path)
+            claim = Claim(saga_id, path, number, node, self.pid())
+            read, taken = self._read_or_take(connection, claim, known)
             if read is None:
                 return None
             definition = self.scheduler.definition(connection, read.definition_id)
         read_at = self.clock.monotonic()
         step, now = read.step, read.now
-        plan, contract = definition.step(step.name), definition.contract(step.name)
-        lasting = definition.longest_task(step.name)
-        refusal = _refusal(step, number, read.definition_id in known)
-        if refusal is None and key_forgotten(step, contract, lasting, now):
-            refusal = KEY_MAY_BE_FORGOTTEN
-        leased = as_leased(step, plan, node, self.pid(), now)
-        if refusal is None and not self._take(saga_id, step, leased, node, now):
-            refusal = LOST_THE_RACE
+        leased = as_leased(step, definition.step(step.name), node, claim.pid, now)
+        refusal = None
+        if taken:
+            reach("p4")
+        else:
+            is_known = read.definition_id in known
+            refusal = _refusal(step, number, definition, now, known=is_known)
+            if refusal is None and not self._take(saga_id, step, leased, node, now):
+                refusal = LOST_THE_RACE
         if refusal is None:
+            self._expect(path, read.definition_id, definition)
             prompt = read_at - asked_at <= PROMPT.total_seconds()
             seen = _seen(read, leased, read_at) if prompt else None
             return self._work(saga_id, leased, read, definition, seen)
@@ -97,6 +104,21 @@ class Leases:
             send = Send(operation=operation, path=path, agent=step.agent, number=number)
             self._pass_on(saga_id, send, definition, read.definition_id)
         return None
+
+    def _read_or_take(
+        self, connection: AnyConnection, claim: Claim, known: set[str]
+    ) -> tuple[Read | None, bool]:
+        """Read a step, and take its lease where it is what was expected; tell whether it was."""
+        expected = self._expected.get(claim.path)
+        if expected is None or expected.definition_id not in known:
+            return self.store.read(connection, claim.saga_id, claim.path), False
+        return take(self.store, connection, claim, expected)
+
+    def _expect(self, path: str, definition_id: str, definition: Definition) -> None:
+        """Expect the definition for the next step of that path, where it alone says how long."""
+        step = definition.workflow.by_name.get(path)
+        if self.store.reads_changes and step is not None and step.schedule_to_close is None:
+            self._expected[path] = Expected(definition_id, step)
 
     def _refuse(
         self, saga_id: UUID, step: StepSnapshot, number: int, name: str, node: NodeIdentity,
@@ -278,10 +300,15 @@ def _is_asked(step: StepSnapshot, number: int, operation: Operation) -> bool:
     return current and step.question == operation
 
 
-def _refusal(step: StepSnapshot, number: int, known: bool) -> str | None:  # noqa: FBT001
+def _refusal(
+    step: StepSnapshot, number: int, definition: Definition, now: datetime, *, known: bool
+) -> str | None:
     """Name why a message is not acted on, or return ``None``."""
     if step.attempt >= number:
         return "duplicate_delivery"
     if step.attempt + 1 != number or step.state is not StepState.DISPATCHED:
         return "not_dispatched"
-    return None if known else UNKNOWN_DEFINITION
+    if not known:
+        return UNKNOWN_DEFINITION
+    contract, lasting = definition.contract(step.name), definition.longest_task(step.name)
+    return KEY_MAY_BE_FORGOTTEN if key_forgotten(step, contract, lasting, now) else None

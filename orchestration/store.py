@@ -10,7 +10,7 @@ cannot take part in a cycle.
 Only row counts are relied on, never RETURNING, so that the statements hold on any dialect.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -21,6 +21,7 @@ from uuid import UUID
 from sqlalchemy import (
     ColumnElement,
     Engine,
+    Select,
     Table,
     bindparam,
     case,
@@ -56,6 +57,7 @@ _TROUBLED = exists(
         _incidents.c.saga_id == bindparam("saga"), _incidents.c.resolved_at.is_(None)
     )
 ).label("troubled")
+_MINE = _steps.c.saga_id == bindparam("saga")
 READ_AT_MOST = 32
 """So many steps are read with one of theirs; a saga of more is read when it is decided about."""
 
@@ -88,6 +90,20 @@ def _saga_snapshot(row: Any, steps: Iterable[StepSnapshot]) -> SagaSnapshot:
     )
 
 
+def select_work(*more: ColumnElement[Any]) -> Select[Any]:
+    """Return the query of a step with what its agent is given, and of its saga; ``more`` columns.
+
+    Its rows are the steps, that ``at`` first. Its parameters are ``saga`` and ``at``.
+    """
+    at = _steps.c.path == bindparam("at")
+    work = select(
+        *_STEP_COLUMNS, _steps.c.result, case((at, _sagas.c.input)).label("input"),
+        *_SAGA_COLUMNS, *_PINNED, _TROUBLED, *more,
+    )  # fmt: skip
+    work = work.join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id).where(_MINE)
+    return work.order_by(case((at, 0), else_=1), _steps.c.path).limit(READ_AT_MOST + 1)
+
+
 class Store(Access):
     """The rows. ``now`` gives the SQL expression of the present: the database's own clock."""
 
@@ -98,24 +114,12 @@ class Store(Access):
         self.now = now
         self._statements: dict[Callable[[ColumnElement[datetime]], Prepared], Prepared] = {}
         self._time = Prepared(select(now().label("now")))
-        mine = _steps.c.saga_id == bindparam("saga")
         present = now().label("now")
-        steps = select(*_STEP_COLUMNS, _TROUBLED, present).where(mine).order_by(_steps.c.path)
+        steps = select(*_STEP_COLUMNS, _TROUBLED, present).where(_MINE).order_by(_steps.c.path)
         self._lock_steps = Prepared(steps.with_for_update(key_share=True))
-        held = select(_steps.c.deadline_at, present).where(*_same_step())
+        held = select(_steps.c.deadline_at, present).where(*same_step())
         self._lock_held = Prepared(held.with_for_update(key_share=True))
-        at = _steps.c.path == bindparam("at")
-        work = select(
-            *_STEP_COLUMNS,
-            _steps.c.result,
-            case((at, _sagas.c.input)).label("input"),
-            *_SAGA_COLUMNS,
-            *_PINNED,
-            _TROUBLED,
-            present,
-        ).join_from(_steps, _sagas, _sagas.c.id == _steps.c.saga_id)
-        first = case((at, 0), else_=1), _steps.c.path
-        self._read = Prepared(work.where(mine).order_by(*first).limit(READ_AT_MOST + 1))
+        self._read = Prepared(select_work(present))
 
     def prepared(self, build: Callable[[ColumnElement[datetime]], Prepared]) -> Prepared:
         """Return the statement that ``build`` makes of this store's present, made only once."""
@@ -207,6 +211,12 @@ class Store(Access):
     def read(self, connection: AnyConnection, saga_id: UUID, path: str) -> Read | None:
         """Return a step with what its agent is given, and its saga; lock nothing."""
         rows = self._read.all(connection, saga=saga_id, at=path)
+        return self.read_from(connection, saga_id, path, rows)
+
+    def read_from(
+        self, connection: AnyConnection, saga_id: UUID, path: str, rows: Sequence[Any]
+    ) -> Read | None:
+        """Return what the rows of ``select_work`` say of a step."""
         if not rows or rows[0].path != path:
             return None
         row, steps = rows[0], [step_snapshot(each) for each in rows]
@@ -233,7 +243,7 @@ class Store(Access):
         ``leased`` is the step as it is then.
         """
         before = changed(leased, state=StepState.DISPATCHED, attempt=leased.attempt - 1)
-        values = {name: getattr(leased, name) for name in _GRANTED}
+        values = {name: getattr(leased, name) for name in GRANTED}
         taken = change_step(saga_id, before, values)
         return all_or_none(connection, [taken, open_attempt(saga_id, leased, node)])
 
@@ -291,7 +301,7 @@ def update_step(columns: tuple[str, ...]) -> Prepared:
 
     Its parameters are ``was_saga``, ``was_path``, ``was_attempt``, ``was_state`` and the columns.
     """
-    return Prepared(update(_steps).where(*_same_step()), columns)
+    return Prepared(update(_steps).where(*same_step()), columns)
 
 
 def change_step(saga_id: UUID, before: StepSnapshot, values: Mapping[str, Any]) -> Change:
@@ -327,7 +337,7 @@ def add_step(saga_id: UUID, step: StepSnapshot, **more: Any) -> Change:
     return Change(f"step {step.path}", _insert_step(tuple(given)), given)
 
 
-def _same_step() -> tuple[ColumnElement[bool], ...]:
+def same_step() -> tuple[ColumnElement[bool], ...]:
     """Return the condition that a step is what it was."""
     return (
         _steps.c.saga_id == bindparam("was_saga"),
@@ -337,7 +347,7 @@ def _same_step() -> tuple[ColumnElement[bool], ...]:
     )
 
 
-_GRANTED = (
+GRANTED = (
     "state", "attempt", "node_id", "pid", "granted_at", "deadline_at", "wake_at",
     "dispatch_count", "crash_count", "asked_count",
 )  # fmt: skip
@@ -363,10 +373,10 @@ _OF_KEY = Prepared(_FIND_KEY)
 _OF_KEY_NOW = Prepared(_FIND_KEY.with_for_update())
 _NEWEST = Prepared(_OF_WORKFLOW.order_by(_definitions.c.version.desc()).limit(1))
 _VERSION = Prepared(_OF_WORKFLOW.where(_definitions.c.version == bindparam("numbered")))
-_OPENED = (
+OPENED = (
     "saga_id", "path", "no", "direction", "incarnation", "state", "node", "pid", "granted_at"
 )  # fmt: skip
-_ADD_ATTEMPT = Prepared(insert(_attempts), _OPENED)
+_ADD_ATTEMPT = Prepared(insert(_attempts), OPENED)
 _HASTEN = update_step(("wake_at",))
 _HEARD = Prepared(update(_attempts).where(*ATTEMPT), ("heartbeat_at", "details"))
 _SAGA = select(*_SAGA_COLUMNS, *_PINNED).where(_sagas.c.id == bindparam("saga"))

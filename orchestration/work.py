@@ -84,12 +84,17 @@ def as_leased(
 ) -> StepSnapshot:
     """Return a step as it is once its next attempt has the lease."""
     deadline_at = now + _length(plan, step, now)
-    silence = plan.heartbeat_timeout or plan.timeout
+    wake_at = min(deadline_at, now + longest_silence(plan))
     return changed(
         step, state=StepState.LEASED, attempt=step.attempt + 1, node_id=node.id, pid=pid,
-        granted_at=now, deadline_at=deadline_at, wake_at=min(deadline_at, now + silence),
+        granted_at=now, deadline_at=deadline_at, wake_at=wake_at,
         dispatch_count=0, crash_count=0, asked_count=0,
     )  # fmt: skip
+
+
+def longest_silence(plan: Step) -> timedelta:
+    """Return for how long nothing may be heard of an attempt that has the lease."""
+    return min(plan.timeout, plan.heartbeat_timeout or plan.timeout)
 
 
 def time_left(leased: StepSnapshot) -> timedelta:

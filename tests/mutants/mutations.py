@@ -28,6 +28,7 @@ DOUBT = "tests/unit/test_doubt.py"
 ENVELOPE = "tests/integration/test_envelope.py"
 NODE = "tests/integration/test_node.py"
 UNLOCKED = "tests/integration/test_unlocked.py"
+TAKING = "tests/integration/test_taking.py"
 RETENTION = "tests/integration/test_retention.py"
 MYSQL = "tests/unit/test_mysql.py"
 
@@ -335,13 +336,53 @@ GRANTS = (
         postgres=True,
     ),
     mutant(
+        "lease_by_another_definition",
+        "a lease is as long as the saga's own definition says",
+        "GM-08",
+        f"{TAKING}::test_another_version_has_leases_of_its_own_length",
+        "orchestration/taking",
+        ".where(*same_step(), *nothing_else, same_definition)",
+        ".where(*same_step(), *nothing_else)",
+        postgres=True,
+    ),
+    mutant(
+        "lease_of_another_attempt_taken",
+        "a lease is taken of what is dispatched for the message, and of nothing else",
+        "COL-02, D-03, INV-1",
+        TAKING,
+        "orchestration/taking",
+        ".where(*same_step(), *nothing_else, same_definition)",
+        ".where(*same_step()[:2], *nothing_else, same_definition)",
+        postgres=True,
+    ),
+    mutant(
+        "lease_taken_in_spite_of_a_doubt",
+        "a key that may be forgotten is not sent",
+        "K-4, INV-1",
+        f"{TAKING}::test_a_key_that_may_be_forgotten_is_not_sent",
+        "orchestration/taking",
+        ", _steps.c.doubt_at.is_(None)",
+        ", _steps.c.doubt_at.is_not_distinct_from(_steps.c.doubt_at)",
+        postgres=True,
+    ),
+    mutant(
+        "taken_after_all_and_still_asked_about",
+        "what a worker takes at last is asked about no more",
+        "O-1",
+        f"{TAKING}::test_a_step_that_is_taken_after_all_is_no_longer_asked_about",
+        "orchestration/taking",
+        '_steps.c.dispatch_count <= literal_column("1")',
+        '_steps.c.dispatch_count <= literal_column("100")',
+        postgres=True,
+    ),
+    mutant(
         "marker_beside_the_step",
         "the send marker stands in the step's own row",
         "W-2, INV-7",
         f"{LEASE}::test_a_grant_opens_the_attempt_with_a_time_by_which_it_is_over",
         "orchestration/store",
-        "for name in _GRANTED}",
-        "for name in _GRANTED[2:]}",
+        "for name in GRANTED}",
+        "for name in GRANTED[2:]}",
     ),
     mutant(
         "unknown_definition_taken",

@@ -38,6 +38,7 @@ MAY_WRITE_SQL = {
     "orchestration/roster.py",
     "orchestration/statement.py",
     "orchestration/store.py",
+    "orchestration/taking.py",
     "orchestration/views.py",
     "orchestration/writer.py",
     # A simulated world is the database's other end: it loses commits, and reads everything at last.
