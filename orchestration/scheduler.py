@@ -50,6 +50,7 @@ from orchestration.plan import new_saga
 from orchestration.ports import Dispatcher, new_saga_id
 from orchestration.registry import Registry, difference
 from orchestration.seen import Locked, Seen, after, needs_rows
+from orchestration.starting import ONCE, add_saga_unless_key_taken, saga_of_key
 from orchestration.statement import AnyConnection, StaleWriteError
 from orchestration.store import Store
 from orchestration.writer import apply, apply_unlocked
@@ -204,11 +205,10 @@ class Scheduler:
         if key is not None and not 0 < len(key) <= LONGEST_KEY:
             msg = f"key: must be 1 to {LONGEST_KEY} characters long, got {len(key)}"
             raise InputError(msg)
-        now = self.store.time(connection)
-        saga = new_saga(definition, self.new_id(), now)
-        decisions = decide(definition, saga, Started(), now)
+        saga = new_saga(definition, self.new_id(), ONCE)
+        decisions = decide(definition, saga, Started(), ONCE)
         assert not needs_rows(decisions), "a saga begins with steps and messages only"
-        steps = after(saga, decisions).steps.values()
+        steps = list(after(saga, decisions).steps.values())
         row = {
             "id": saga.id,
             "definition_id": definition_id,
@@ -216,13 +216,13 @@ class Scheduler:
             "key": key,
             "input": value,
             "state": saga.state,
-            "created_at": now,
+            "created_at": ONCE,
             "deadline_at": saga.deadline_at,
             "wake_at": saga.wake_at,
             "trace": tracing.traceparent(),
         }
         for _ in range(_TRIES):
-            if self.store.add_saga_unless_key_taken(connection, row, steps):
+            if add_saga_unless_key_taken(self.store, connection, row, steps):
                 break
             there = self._existing(connection, plan.name, key or "", value)
             if there is not None:
@@ -236,7 +236,7 @@ class Scheduler:
         self, connection: AnyConnection, workflow: str, key: str, value: Any
     ) -> UUID | None:
         """Return the saga that has the key, or ``None`` if it has been purged just now."""
-        row = self.store.saga_of_key(connection, workflow, key)
+        row = saga_of_key(connection, workflow, key)
         if row is None:
             return None
         if row.input != value:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, lru_cache, partial
 from itertools import chain
 from itertools import count as numbers_from
@@ -18,6 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Dialect,
     Executable,
@@ -32,10 +34,11 @@ from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from models.base import REMEMBERED
+from models.base import REMEMBERED, Instant
 from orchestration.borrowed import Borrowed
 from orchestration.direct import Direct, told
 from orchestration.mysql import refuse_what_is_too_long, renamed
+from orchestration.present import PRESENT, moved
 
 Convert = Callable[[Any], Any] | None
 MOST_PARTS = 16
@@ -48,11 +51,18 @@ class StaleWriteError(Exception):
 
 
 class Prepared:
-    """One statement. ``columns`` are those that an INSERT or the SET of an UPDATE is given."""
+    """One statement. ``columns`` are those that an INSERT or the SET of an UPDATE is given.
 
-    def __init__(self, statement: Executable, columns: Iterable[str] = ()) -> None:
+    With ``since``, an INSERT is part of a statement that begins with the present, and its instants
+    are moved: what is ``since`` becomes the present, what is later comes as much after that.
+    """
+
+    def __init__(
+        self, statement: Executable, columns: Iterable[str] = (), *, since: datetime | None = None
+    ) -> None:
         self.statement: Any = statement
         self.columns = tuple(columns)
+        self.since = since
         self._forms: dict[tuple[str, str, bool], _Form] = {}
 
     def form(self, dialect: Dialect, *, if_first: bool = False) -> "_Form":
@@ -62,9 +72,26 @@ class Prepared:
         if form is None:
             statement, columns = self.statement, self.columns
             if if_first:
-                statement, columns = _if_first(statement, columns)
+                statement, columns = self._if_first()
+            elif self.since is not None:
+                statement = statement.values({name: self.given(name) for name in columns})
             form = self._forms[kind] = _Form(statement, columns, dialect)
         return form
+
+    def _if_first(self) -> tuple[Any, tuple[str, ...]]:
+        """Return a change that takes place only if the statement's first part found its row."""
+        if not isinstance(self.statement, Insert):
+            return self.statement.where(_FIRST_FOUND), self.columns
+        given = select(*map(self.given, self.columns)).where(_FIRST_FOUND)
+        table: Any = self.statement.table
+        return insert(table).from_select(self.columns, given, include_defaults=False), ()
+
+    def given(self, name: str) -> ColumnElement[Any]:
+        """Return what a column of an INSERT is given."""
+        kind = self.statement.table.c[name].type
+        if self.since is None or not isinstance(kind, Instant):
+            return bindparam(name, type_=kind)
+        return moved(name, self.since)
 
     def change(self, connection: AnyConnection, **values: Any) -> int:
         """Run it and return how many rows it changed."""
@@ -130,14 +157,23 @@ class Batch:
         self.missed += [one.of for one, count in zip(kept, counts, strict=True) if count != 1]
 
 
-def all_or_none(connection: AnyConnection, changes: Sequence[Change]) -> bool:
+def is_one(connection: AnyConnection, changes: int) -> bool:
+    """Tell whether so many changes are one statement in ``all_or_none``."""
+    alone = isinstance(connection, Direct) and connection.each_alone
+    return alone and changes <= MOST_PARTS
+
+
+def all_or_none(
+    connection: AnyConnection, changes: Sequence[Change], present: Prepared | None = None
+) -> bool:
     """Run changes of one row each if the first finds its row; tell whether it does.
 
     Raises ``StaleWriteError`` if another does not find its row; nothing is changed then, either.
-    On a connection on which each statement is a transaction of its own, they are one.
+    On a connection on which each statement is a transaction of its own, they are one. Only there
+    may instants be moved to the ``present``.
     """
     if isinstance(connection, Direct) and connection.each_alone and _fit(changes):
-        return _run_as_one(connection, changes)
+        return _run_as_one(connection, changes, present)
     with connection.together() if isinstance(connection, Direct) else nullcontext():
         first, batch = changes[0], Batch(connection)
         if first.statement.change(connection, **first.values) != 1:
@@ -164,7 +200,7 @@ def _run_joined(connection: AnyConnection, changes: Sequence[Change]) -> Sequenc
     return counts
 
 
-def _run_as_one(connection: Direct, changes: Sequence[Change]) -> bool:
+def _run_as_one(connection: Direct, changes: Sequence[Change], present: Prepared | None) -> bool:
     """Run several changes as one statement that fails unless all, or not even the first, fit."""
     dialect = connection.dialect
     first, *rest = changes
@@ -172,9 +208,11 @@ def _run_as_one(connection: Direct, changes: Sequence[Change]) -> bool:
         first.statement.form(dialect),
         *(change.statement.form(dialect, if_first=True) for change in rest),
     ]
-    sql = _join_all_or_none(tuple(form.sql for form in forms))
+    now = present.form(dialect) if present else None
+    sql = _join_all_or_none(tuple(form.sql for form in forms), now.sql if now else None)
+    parameters = (*(now.bind({}) if now else ()), *_bound(forms, changes))
     try:
-        found: bool = _run(connection, sql, _bound(forms, changes)).fetchone()[0] == 1
+        found: bool = _run(connection, sql, parameters).fetchone()[0] == 1
     except DataError as error:
         if getattr(error.orig, "sqlstate", None) != _DIVISION_BY_ZERO:
             raise
@@ -195,7 +233,7 @@ def _join(texts: tuple[str, ...]) -> str:
 
 
 @cache
-def _join_all_or_none(texts: tuple[str, ...]) -> str:
+def _join_all_or_none(texts: tuple[str, ...], present: str | None) -> str:
     """Return the same, for ``texts`` of which all but the first ask whether that found its row.
 
     Its one column is what the first found. Only a failure takes back what one statement has done;
@@ -203,14 +241,16 @@ def _join_all_or_none(texts: tuple[str, ...]) -> str:
     """
     rest = " + ".join(_count(number) for number in range(1, len(texts))) or "0"
     return (
-        f"{_heads(texts)} SELECT CASE WHEN first = 1 AND rest <> {len(texts) - 1}"  # noqa: S608
+        f"{_heads(texts, present)} SELECT CASE WHEN first = 1 AND rest <> {len(texts) - 1}"  # noqa: S608
         f" THEN 1 / (first - 1) ELSE first END"
         f" FROM (SELECT {_count(0)} AS first, {rest} AS rest) AS found"
     )
 
 
-def _heads(texts: tuple[str, ...]) -> str:
-    heads = (f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(texts))
+def _heads(texts: tuple[str, ...], present: str | None = None) -> str:
+    heads = [f"w{number} AS ({text} RETURNING 1)" for number, text in enumerate(texts)]
+    if present:
+        heads.insert(0, f"{PRESENT} AS ({present})")
     return f"WITH {', '.join(heads)}"
 
 
@@ -220,16 +260,6 @@ def _count(number: int) -> str:
 
 _DIVISION_BY_ZERO = "22012"
 _FIRST_FOUND = text("EXISTS (SELECT 1 FROM w0)")
-
-
-def _if_first(statement: Any, columns: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """Return a change that takes place only if the first part of the statement found its row."""
-    if not isinstance(statement, Insert):
-        return statement.where(_FIRST_FOUND), columns
-    table: Any = statement.table
-    given = select(*[bindparam(name, type_=table.c[name].type) for name in columns])
-    given = given.where(_FIRST_FOUND)
-    return insert(table).from_select(columns, given, include_defaults=False), ()
 
 
 def _run(connection: AnyConnection, sql: str, parameters: Any) -> Any:

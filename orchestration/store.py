@@ -113,7 +113,7 @@ class Store(Access):
         super().__init__(engine)
         self.now = now
         self._statements: dict[Callable[[ColumnElement[datetime]], Prepared], Prepared] = {}
-        self._time = Prepared(select(now().label("now")))
+        self.present = Prepared(select(now().label("now")))
         present = now().label("now")
         steps = select(*_STEP_COLUMNS, _TROUBLED, present).where(_MINE).order_by(_steps.c.path)
         self._lock_steps = Prepared(steps.with_for_update(key_share=True))
@@ -130,7 +130,7 @@ class Store(Access):
 
     def time(self, connection: AnyConnection) -> datetime:
         """Return the database's time."""
-        now: datetime = self._time.all(connection)[0].now
+        now: datetime = self.present.all(connection)[0].now
         return now
 
     # --- definitions ---------------------------------------------------------------------------
@@ -161,31 +161,6 @@ class Store(Access):
             "created_at": self.time(connection),
         }
         _ADD_DEFINITION[connection.dialect.name].change(connection, **values)
-
-    # --- starting ------------------------------------------------------------------------------
-
-    def add_saga_unless_key_taken(
-        self,
-        connection: AnyConnection,
-        values: Mapping[str, Any],
-        steps: Iterable[StepSnapshot],
-    ) -> bool:
-        """Insert a saga with its steps; tell whether it is new."""
-        dialect, key, saga_id = connection.dialect.name, values["key"], values["id"]
-        saga = Change("saga", _ADD_SAGA[dialect], values)
-        rows = [add_step(saga_id, step) for step in steps]
-        if dialect != "mysql" or key is None:
-            return all_or_none(connection, [saga, *rows])
-        saga.statement.change(connection, **values)
-        there = self.saga_of_key(connection, values["workflow"], key)
-        if there is None or there.id != saga_id:
-            return False
-        return all_or_none(connection, rows)
-
-    def saga_of_key(self, connection: AnyConnection, workflow: str, key: str) -> Any | None:
-        """Return (id, input) of the saga that was started under ``key``, or ``None``."""
-        query = _OF_KEY_NOW if connection.dialect.name == "mysql" else _OF_KEY
-        return query.first(connection, called=workflow, under=key)
 
     # --- locked reads --------------------------------------------------------------------------
 
@@ -326,15 +301,17 @@ def open_attempt(saga_id: UUID, leased: StepSnapshot, node: str) -> Change:
 
 
 @cache
-def _insert_step(columns: tuple[str, ...]) -> Prepared:
-    return Prepared(insert(_steps).inline(), columns)
+def _insert_step(columns: tuple[str, ...], since: datetime | None) -> Prepared:
+    return Prepared(insert(_steps).inline(), columns, since=since)
 
 
-def add_step(saga_id: UUID, step: StepSnapshot, **more: Any) -> Change:
-    """Return the insert of a step; whatever is null is left out."""
+def add_step(
+    saga_id: UUID, step: StepSnapshot, *, since: datetime | None = None, **more: Any
+) -> Change:
+    """Return the insert of a step; whatever is null is left out. For ``since`` see ``Prepared``."""
     values = {"saga_id": saga_id, **vars(step), **more}
     given = {name: value for name, value in values.items() if value is not None}
-    return Change(f"step {step.path}", _insert_step(tuple(given)), given)
+    return Change(f"step {step.path}", _insert_step(tuple(given), since), given)
 
 
 def same_step() -> tuple[ColumnElement[bool], ...]:
@@ -351,26 +328,16 @@ GRANTED = (
     "state", "attempt", "node_id", "pid", "granted_at", "deadline_at", "wake_at",
     "dispatch_count", "crash_count", "asked_count",
 )  # fmt: skip
-_STARTED = (
-    "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
-    "wake_at", "trace",
-)  # fmt: skip
 _DEFINED = ("id", "workflow", "version", "document", "created_at")
-_ADD_SAGA, _ADD_DEFINITION = (
-    {name: Prepared(insert_unless_there(name, table), columns) for name in DIALECTS}
-    for table, columns in ((_sagas, _STARTED), (_definitions, _DEFINED))
-)
+_ADD_DEFINITION = {
+    name: Prepared(insert_unless_there(name, _definitions), _DEFINED) for name in DIALECTS
+}
 _OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
     _definitions.c.workflow == bindparam("called")
 )
 _DOCUMENT = Prepared(
     select(_definitions.c.document).where(_definitions.c.id == bindparam("defined"))
 )
-_FIND_KEY = select(_sagas.c.id, _sagas.c.input).where(
-    _sagas.c.workflow == bindparam("called"), _sagas.c.key == bindparam("under")
-)
-_OF_KEY = Prepared(_FIND_KEY)
-_OF_KEY_NOW = Prepared(_FIND_KEY.with_for_update())
 _NEWEST = Prepared(_OF_WORKFLOW.order_by(_definitions.c.version.desc()).limit(1))
 _VERSION = Prepared(_OF_WORKFLOW.where(_definitions.c.version == bindparam("numbered")))
 OPENED = (

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
-    Interval,
+    Double,
     Table,
     bindparam,
     exists,
@@ -31,6 +31,7 @@ from sqlalchemy import (
 from models import Attempt, Saga, Step
 from models.states import AttemptState, StepState
 from orchestration.definition import Step as StepPlan
+from orchestration.present import seconds
 from orchestration.roster import NodeIdentity
 from orchestration.seen import Read
 from orchestration.statement import AnyConnection, Prepared
@@ -75,7 +76,8 @@ def take(
         connection, saga=claim.saga_id, at=claim.path, was_saga=claim.saga_id,
         was_path=claim.path, was_attempt=claim.number - 1, was_state=StepState.DISPATCHED,
         definition=expected.definition_id, number=claim.number, by=node.id, called=node.name,
-        process=claim.pid, lasting=plan.timeout, silence=longest_silence(plan),
+        process=claim.pid, lasting=plan.timeout.total_seconds(),
+        silence=longest_silence(plan).total_seconds(),
     )  # fmt: skip
     read = store.read_from(connection, claim.saga_id, claim.path, rows)
     return read, read is not None and bool(rows[0].taken)
@@ -96,8 +98,8 @@ def _take(present: ColumnElement[datetime]) -> Prepared:
         "state": _text(StepState.LEASED), "attempt": number, "node_id": bindparam("by"),
         "pid": process,
         "granted_at": now,
-        "deadline_at": now + bindparam("lasting", type_=Interval()),
-        "wake_at": now + bindparam("silence", type_=Interval()),
+        "deadline_at": now + seconds(bindparam("lasting", type_=Double())),
+        "wake_at": now + seconds(bindparam("silence", type_=Double())),
         "dispatch_count": _NONE, "crash_count": _NONE, "asked_count": _NONE,
     }  # fmt: skip
     assert set(given) == set(GRANTED)

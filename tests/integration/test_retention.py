@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event, func, select, text, update
 
 from models import Attempt, Incident, JournalEntry, Node, Saga, Step
 from models.states import SagaState
-from orchestration import retention
+from orchestration import retention, starting
 from orchestration.contract import AgentContract
 from orchestration.errors import LeaseLostError, NotFoundError
 from orchestration.events import Done, Failed, FailureKind, Remedy
@@ -429,10 +429,12 @@ def test_a_key_lives_as_long_as_its_saga_and_then_starts_another(core: Core) -> 
     assert core.start(key="order-17") == second
 
 
-def test_a_start_whose_key_is_freed_as_it_looks_starts_a_saga(core: Core) -> None:
+def test_a_start_whose_key_is_freed_as_it_looks_starts_a_saga(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saga = completed(core, key="order-17")
     core.later(days=31)
-    look = core.store.saga_of_key
+    look = starting.saga_of_key
     gone: list[int] = []
 
     def purge_first(connection: Any, workflow: str, key: str) -> Any:
@@ -443,7 +445,7 @@ def test_a_start_whose_key_is_freed_as_it_looks_starts_a_saga(core: Core) -> Non
             gone.extend(Prepared(one).change(connection) for one in deletions)
         return look(connection, workflow, key)
 
-    core.store.saga_of_key = purge_first  # type: ignore[method-assign]
+    monkeypatch.setattr("orchestration.scheduler.saga_of_key", purge_first)
     assert core.start(key="order-17") != saga
     assert gone[0] == 2
 

@@ -1,19 +1,21 @@
 """Starting, chaining and deciding on real rows: what is committed together, what is refused."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, event, func, select
+from sqlalchemy.orm import Session
 
 from models import Definition, Saga, Step
 from models.states import SagaState
 from orchestration.contract import AgentContract
 from orchestration.definition import Step as StepDefinition
 from orchestration.definition import Workflow, parallel, sequence
+from orchestration.draft import REDELIVERY
 from orchestration.errors import (
     DefinitionChangedError,
     InputError,
@@ -29,6 +31,7 @@ from orchestration.scheduler import Scheduler
 from orchestration.signals import Absent, Applied, Closed, Conflict
 from tests.support.core import (
     BOOK,
+    NOW,
     Core,
     at_once,
     counted_commits,
@@ -68,6 +71,42 @@ def test_a_start_writes_the_saga_and_every_step_and_then_sends_the_first(core: C
 def test_a_started_saga_has_a_deadline_and_a_time_at_which_it_is_looked_at(core: Core) -> None:
     row = core.saga(core.start())
     assert row.deadline_at == row.wake_at == core.now + timedelta(days=1)
+
+
+@pytest.mark.parametrize("width", [2, 20], ids=["in one statement", "in several"])
+def test_everything_that_a_start_writes_is_of_one_present(engine: Engine, width: int) -> None:
+    workflow = Workflow("wide", version=1, steps=parallel(*steps(*map("s{}".format, range(width)))))
+    core = Core(engine, workflow)
+    core.now = NOW + timedelta(microseconds=123_456 if engine.dialect.name != "sqlite" else 123_000)
+    own = core.start()
+    with Session(engine) as session, session.begin():
+        joined = core.scheduler.start("wide", session=session).saga_id
+    for saga in (own, joined):
+        row = core.saga(saga)
+        assert (row.created_at, row.deadline_at) == (core.now, core.now + timedelta(days=1))
+        for step in core.rows(Step, saga_id=saga):
+            assert step.dispatched_at == step.ready_at == core.now
+            assert step.wake_at == core.now + REDELIVERY
+
+
+def test_a_day_is_24_hours_long_whatever_the_zone_of_the_session(engine: Engine) -> None:
+    core = Core(engine, line("a", timeout=timedelta(days=1), name="long"))
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _to_new_york)
+        engine.dispose()
+    core.now = datetime(2027, 3, 13, 12, tzinfo=UTC)  # Clocks are put forward there that night.
+    for _ in range(2):  # The second lease is taken as it was expected.
+        saga = core.start()
+        assert core.saga(saga).deadline_at == core.now + timedelta(days=1)
+        core.take(saga, "a")
+        step = core.step(saga, "a")
+        assert step.deadline_at == step.wake_at == core.now + timedelta(days=1)
+
+
+def _to_new_york(driver: Any, _: object) -> None:
+    driver.autocommit = True
+    driver.execute("SET TIME ZONE 'America/New_York'")
+    driver.autocommit = False
 
 
 @pytest.mark.proves("D-01", "SAS-15")

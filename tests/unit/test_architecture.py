@@ -36,6 +36,7 @@ MAY_WRITE_SQL = {
     "orchestration/due.py",
     "orchestration/retention.py",
     "orchestration/roster.py",
+    "orchestration/starting.py",
     "orchestration/statement.py",
     "orchestration/store.py",
     "orchestration/taking.py",
