@@ -46,9 +46,10 @@ class Access:
     def at_once(self) -> AbstractContextManager[AnyConnection]:
         """Return a connection for one change that is a transaction of its own.
 
-        Where it takes two statements, they share a transaction.
+        Where it takes several statements, they share a transaction.
         """
-        return self.looking() if self._is("postgresql") else self.writing()
+        alone = self._is("postgresql") and self._speaks_directly
+        return direct.single(self.engine) if alone else self.writing()
 
     @property
     def reads_changes(self) -> bool:

@@ -1,11 +1,13 @@
 """What is decided on what was seen a moment ago, without a lock, and when that is not done."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, update
+from sqlalchemy import Engine, delete, event, insert, update
+from sqlalchemy.exc import IntegrityError
 
 from models import Attempt, JournalEntry, Saga, Step
 from models.states import AttemptState
@@ -13,6 +15,7 @@ from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import StartConflictError
 from orchestration.events import Done, Failed, FailureKind, Outcome, Reported
 from orchestration.seen import LASTS, PROMPT
+from orchestration.statement import Batch
 from orchestration.work import Work
 from tests.support.core import Core, line, steps
 
@@ -32,8 +35,11 @@ class Counting(Core):
         self.scheduler.handle = counted  # type: ignore[method-assign]
 
 
-@pytest.fixture
-def core(engine: Engine) -> Counting:
+@pytest.fixture(params=["", "listened to"])
+def core(engine: Engine, request: pytest.FixtureRequest) -> Counting:
+    """Where somebody listens to SQLAlchemy's statements, as tracing does, they go its own way."""
+    if request.param:
+        event.listen(engine, "before_cursor_execute", lambda *_: None)
     return Counting(engine, line("a", "b"))
 
 
@@ -129,6 +135,38 @@ def test_if_any_row_is_not_what_it_was_none_is_written(core: Counting) -> None:
     assert not kept
     assert everything(core) == before
     assert core.news() == [("book", "a", 1)]
+
+
+@pytest.mark.proves("INV-7", "W-2")
+def test_if_an_attempt_cannot_be_opened_its_lease_is_not_given(core: Counting) -> None:
+    core.done(core.start(), "a")
+    saga = core.start()
+    opened = {
+        "saga_id": saga, "path": "a", "no": 1, "direction": "forward", "incarnation": 0,
+        "state": "open", "node": "another", "pid": 1, "granted_at": core.now,
+    }  # fmt: skip
+    with core.store.transaction() as connection:
+        connection.execute(insert(Attempt.__table__).values(opened))  # type: ignore[arg-type]
+    before = everything(core)
+    for expects in (True, False):
+        if not expects:
+            core.leases._expected.clear()
+        with pytest.raises(IntegrityError):
+            core.grant(saga, "a", 1)
+        assert everything(core) == before
+
+
+def test_no_saga_is_started_without_its_steps(
+    core: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(batch: Batch) -> None:
+        raise RuntimeError(batch)
+
+    with monkeypatch.context() as broken, suppress(RuntimeError):
+        broken.setattr(Batch, "flush", fail)
+        core.start()
+    started = {saga.id for saga in core.rows(Saga)}
+    assert started == {step.saga_id for step in core.rows(Step)}
 
 
 def _reported(work: Work) -> Any:
