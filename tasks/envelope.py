@@ -7,6 +7,7 @@ was taken away in the meantime and it is silent, or the process dies and others 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -192,14 +193,17 @@ class Envelope:
     def _call(
         self, agent: Agent, work: Work, key: str, ends_at: float, log: Log
     ) -> Call[Any] | Failed:
+        given, results = work.input, work.results
+        if work.followers:  # They are given the same, whatever this agent does with it.
+            given, results = deepcopy(given), deepcopy(results)
         try:
-            value = agent.input_type.validate_python(work.input)
+            value = agent.input_type.validate_python(given)
         except ValidationError as error:
             message = f"the saga's input does not fit agent {agent.name!r}: {explain(error)}"
             return Failed(kind=FailureKind.PERMANENT, type="InputError", message=message)
         return Call(
             input=value,
-            results=work.results,
+            results=results,
             saga_id=str(work.saga_id),
             step=work.plan.name,
             attempt=work.attempt,

@@ -39,7 +39,7 @@ class Loop:
     def __init__(self, store: Store) -> None:
         registry = registries.Registry()
         registry.contracts = dict(registries.registry.contracts)
-        for name in ("plain", "waiting", "twice", "inline"):
+        for name in ("plain", "waiting", "twice", "inline", "greedy"):
             registry.add_workflow(getattr(envelope_agents, name))
         self.messages: list[Dispatch] = []
         self.store = store
@@ -292,6 +292,14 @@ def test_what_is_inline_is_run_in_the_task_of_the_step_before_it(loop: Loop) -> 
         (name, 1, "succeeded") for name in ("one", "two", "three")
     ]
     assert list(envelope_agents.EFFECTS.values()) == [["done"]] * 3
+
+
+def test_each_inline_step_is_given_its_own_input_and_results(loop: Loop) -> None:
+    handle = loop.scheduler.start("greedy", {"amount": 2})
+    loop.drain()
+    results = handle.result().results
+    assert [results[name]["input"] for name in ("one", "two", "three")] == [{"amount": 2}] * 3
+    assert results["three"]["results"] == ["one", "two"]
 
 
 def test_a_task_may_last_as_long_as_all_that_it_may_go_on_with(loop: Loop) -> None:

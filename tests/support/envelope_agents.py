@@ -100,6 +100,20 @@ async def unmake_async(call: Call[Order], made: Made | None) -> None:
     unmake(call, made)
 
 
+@agent("greedy.make", queue="plain", idempotent=True)
+def take_all(call: Call[dict[str, Any]]) -> dict[str, Any]:
+    """Return what was given, and leave nothing of it."""
+    given = {"input": dict(call.input), "results": sorted(call.results)}
+    call.input.clear()
+    call.results.clear()
+    return given
+
+
+@take_all.compensation(closes_key=True)
+def give_back(call: Call[dict[str, Any]], given: dict[str, Any] | None) -> None:
+    """Undo nothing."""
+
+
 FAST = RetryPolicy(max_attempts=3, initial_interval=timedelta(milliseconds=1))
 
 plain = Workflow(
@@ -125,5 +139,15 @@ inline = Workflow(
         Step("one", agent="waiting.make", retry=FAST),
         Step("two", agent="plain.make", retry=FAST, inline=True),
         Step("three", agent="waiting.make", retry=FAST, inline=True),
+    ),
+)
+
+greedy = Workflow(
+    "greedy",
+    version=1,
+    steps=sequence(
+        Step("one", agent="greedy.make"),
+        Step("two", agent="greedy.make", inline=True),
+        Step("three", agent="greedy.make", inline=True),
     ),
 )
