@@ -17,7 +17,7 @@ from orchestration.snapshot import StepSnapshot, changed
 from orchestration.statement import AnyConnection, Change, Prepared, all_or_none, is_one
 from orchestration.store import Store, add_step
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
 ONCE = datetime(2000, 1, 1, tzinfo=UTC)
 
 

@@ -38,9 +38,9 @@ from orchestration.statement import AnyConnection, Prepared
 from orchestration.store import GRANTED, OPENED, Store, same_step, select_work
 from orchestration.work import longest_silence
 
-_sagas: Table = Saga.__table__  # type: ignore[assignment]
-_steps: Table = Step.__table__  # type: ignore[assignment]
-_attempts: Table = Attempt.__table__  # type: ignore[assignment]
+_sagas: Table = Saga.__table__
+_steps: Table = Step.__table__
+_attempts: Table = Attempt.__table__
 _NONE: ColumnElement[int] = literal_column("0")
 
 

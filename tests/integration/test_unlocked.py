@@ -146,7 +146,7 @@ def test_if_an_attempt_cannot_be_opened_its_lease_is_not_given(core: Counting) -
         "state": "open", "node": "another", "pid": 1, "granted_at": core.now,
     }  # fmt: skip
     with core.store.transaction() as connection:
-        connection.execute(insert(Attempt.__table__).values(opened))  # type: ignore[arg-type]
+        connection.execute(insert(Attempt.__table__).values(opened))
     before = everything(core)
     for expects in (True, False):
         if not expects:
