@@ -34,6 +34,7 @@ MAY_WRITE_SQL = {
     "orchestration/database.py",
     "orchestration/direct.py",
     "orchestration/due.py",
+    "orchestration/present.py",
     "orchestration/retention.py",
     "orchestration/roster.py",
     "orchestration/starting.py",
