@@ -133,10 +133,9 @@ def worker(
         typer.Option(help="Take only this queue of agents, with its recovery; may be repeated."),
     ] = None,
     supervisor: Annotated[bool, typer.Option("--supervisor", help="Only sweep.")] = False,
+    with_beat: Annotated[bool, typer.Option("--with-beat", help="Ring for sweeps, too.")] = False,
     concurrency: Annotated[int | None, typer.Option(min=1, max=1000)] = None,
-    name: Annotated[str | None, typer.Option(help="The node's name; the same after a restart.")] = (
-        None
-    ),
+    name: Annotated[str | None, typer.Option(help="The node's name, kept over restarts.")] = None,
     pool: Annotated[str | None, typer.Option(help="Prefork, threads, gevent, solo.")] = None,
 ) -> None:
     """Run a worker, for everything but sweeps.
@@ -146,8 +145,9 @@ def worker(
     from tasks.launch import become_worker, worker_command, worker_environment
 
     command = worker_command(
-        queues=queue or (), supervisor=supervisor, concurrency=concurrency, name=name, pool=pool
-    )
+        queues=queue or (), supervisor=supervisor, with_beat=with_beat, concurrency=concurrency,
+        name=name, pool=pool,
+    )  # fmt: skip
     become_worker(command, worker_environment(supervisor=supervisor, name=name))
 
 

@@ -31,6 +31,7 @@ def worker_command(
     *,
     queues: Sequence[str] = (),
     supervisor: bool = False,
+    with_beat: bool = False,
     concurrency: int | None = None,
     name: str | None = None,
     pool: str | None = None,
@@ -43,6 +44,8 @@ def worker_command(
     given = settings()
     if supervisor and queues:
         raise InputError("--supervisor takes its own queue only; leave --queue out")
+    if with_beat and not supervisor:
+        raise InputError("--with-beat rings for the sweeps, so it goes with --supervisor")
     taken = [SUPERVISOR_QUEUE] if supervisor else _with_recovery(queues)
     store = existing_store(given)
     _require_broker()
@@ -54,6 +57,8 @@ def worker_command(
     if pool:
         require(pool)
         options += ["-P", pool]
+    if with_beat:
+        options.append("--with-beat")
     return [
         *_PROGRAM, "worker", *options, "-Q", ",".join(taken), "-l", "INFO", "--without-mingle",
         "--without-gossip",

@@ -21,6 +21,7 @@ def run(role: str, words: list[str]) -> NoReturn:
 
     app = import_module(APPS[role]).app
     command = getattr(import_module(f"celery.bin.{role}"), role)
+    command.params.extend(app.user_options[role])
     context = CLIContext(app=app, no_color="NO_COLOR" in os.environ, workdir=None)
     variables = f"CELERY_{role.upper()}"
     sys.exit(command.main(words, f"celery {role}", obj=context, auto_envvar_prefix=variables))

@@ -48,10 +48,9 @@ class Roles:
             yield self._worker(number, f"worker{number}", *options)
 
     def supervisor(self) -> Child:
-        """Return the worker that only sweeps, so that no backlog can starve it."""
-        return self._worker(
-            0, "supervisor", "-P", SUPERVISOR_POOL, "-c", "1", "-Q", SUPERVISOR_QUEUE
-        )
+        """Return the worker that rings for the sweeps and sweeps, so that no backlog starves it."""
+        options = ("-P", SUPERVISOR_POOL, "-c", "1", "-Q", SUPERVISOR_QUEUE, "--with-beat")
+        return self._worker(0, "supervisor", *options)
 
     def _worker(self, number: int, name: str, *arguments: str) -> Child:
         options = ("-n", f"{name}@%h", "--without-mingle", "--without-gossip", "-l", "INFO")
@@ -62,15 +61,6 @@ class Roles:
         return self._child(
             name, _PROGRAM, "worker", *options, *arguments, ready=self._beats, **more
         )
-
-    def beat(self) -> Child:
-        """Return what rings for the sweeps."""
-
-        def rings(child: Child) -> bool:
-            return "beat: Starting" in child.said()
-
-        # Its pid file would be left behind by a kill, and the home is locked anyway.
-        return self._child("beat", _PROGRAM, "beat", "--pidfile=", "-l", "INFO", ready=rings)
 
     def flower(self) -> Child:
         """Return Flower: to look only, on 127.0.0.1, behind a password."""

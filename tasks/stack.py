@@ -88,7 +88,6 @@ class Stack:
         self.roles = roles = Roles(self.settings, self.store, environment or {})
         self.workers = list(roles.workers(workers))
         self.supervisor = roles.supervisor()
-        self.beat = roles.beat()
         self.flower = roles.flower() if flower else None
         self.web = roles.web() if web else None
         self._rest = ExitStack()
@@ -107,7 +106,6 @@ class Stack:
         """Return the children in the order of their end: no new work, no work, no view of it."""
         groups: Sequence[Sequence[Child | None]] = (
             [self.web],
-            [self.beat],
             [*self.workers, self.supervisor],
             [self.flower],
         )

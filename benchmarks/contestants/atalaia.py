@@ -1,7 +1,7 @@
 """Atalaia on PostgreSQL and Redis, in the shapes that its workers may have.
 
-Beat and the supervisor's worker are part of it: their memory and their processor seconds count. The
-processes are those that `atalaia up` starts.
+The supervisor's worker, with beat in it, is part of it: its memory and its processor seconds count.
+The processes are those that `atalaia up` starts.
 """
 
 from benchmarks.contestants.base import Command, Contestant, module
@@ -15,15 +15,12 @@ _ENVIRONMENT = {
 }
 
 
-def _program(words: str) -> Command:
-    return ["{python}", "-m", "tasks.program", *words.split()]
-
-
 def worker(node: str, pool: str, concurrency: int, queue: str = "noop") -> Command:
-    return _program(
+    words = (
         f"worker -n {node}@bench -P {pool} -c {concurrency} -Q {queue} "
         "--without-mingle --without-gossip"
     )
+    return ["{python}", "-m", "tasks.program", *words.split()]
 
 
 def _shape(
@@ -32,7 +29,7 @@ def _shape(
     return Contestant(
         name=name,
         about=about,
-        servers=[worker("supervisor", "threads", 1, "supervisor"), _program("beat")],
+        servers=[worker("supervisor", "threads", 1, "supervisor --with-beat")],
         workers=workers,
         client=module("atalaia_client", *(["-inline"] if inline else [])),
         environment=_ENVIRONMENT,

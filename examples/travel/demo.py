@@ -264,7 +264,7 @@ def settings(home: Path) -> Settings:
 def play(options: argparse.Namespace, home: Path, console: Console) -> bool:
     """Run the demo once and tell whether it ended well."""
     board = Board(console)
-    board.say(f"starting partners, broker, workers, supervisor, beat, Flower and web in {home}")
+    board.say(f"starting partners, broker, workers, supervisor with beat, Flower and web in {home}")
     fleet = Fleet(home, stock(options.trips))
     with fleet, Stack(settings(home), workers=2, environment=fleet.environment) as stack:
         fleet.wait_until_ready()

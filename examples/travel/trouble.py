@@ -59,7 +59,7 @@ class Trouble:
         self.show = show
         self.kills: list[Kill] = []
         self.killed_pids: set[int] = set()
-        self.killed = {"agents": 0, "workers": 0, "beat": 0}
+        self.killed = {"agents": 0, "workers": 0, "supervisors": 0}
         self._seen: set[str] = set()
         self._outage = self._have_an_outage()
 
@@ -114,19 +114,19 @@ class Trouble:
         self.kills.append(kill)
         self.killed["agents"] += 1
         if whole:
-            self._kill_worker_and_beat(worker.pid)
-            return f"killed {worker.name} and beat when {_said(kill)}"
+            self._kill_worker_and_supervisor(worker.pid)
+            return f"killed {worker.name} and the supervisor, with its beat, when {_said(kill)}"
         self.killed_pids.add(kill.pid)
         os.kill(kill.pid, signal.SIGKILL)
         return f"killed agent {kill.pid} when {_said(kill)}"
 
-    def _kill_worker_and_beat(self, pid: int) -> None:
-        """Kill a worker with all its processes, as if its machine had gone, and beat."""
+    def _kill_worker_and_supervisor(self, pid: int) -> None:
+        """Kill a worker with all its processes, as if its machine had gone, and who sweeps."""
         self.killed_pids |= {child.pid for child in psutil.Process(pid).children()}
         os.killpg(pid, signal.SIGKILL)
-        self.stack.beat.signal(signal.SIGKILL)
+        self.stack.supervisor.signal(signal.SIGKILL)
         self.killed["workers"] += 1
-        self.killed["beat"] += 1
+        self.killed["supervisors"] += 1
 
     def _open_attempt(self, saga: str, step: str) -> dict[str, Any] | None:
         for attempt in self.show(saga)["attempts"]:

@@ -14,12 +14,15 @@ import httpx
 import psutil
 import pytest
 
+from orchestration import views
+from orchestration.database import open_engine
+from orchestration.store import Store
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 UP_WITHIN = 60
 STOPPED_WITHIN = 15
-ROLES = ("worker1", "supervisor", "beat", "flower", "web")
+ROLES = ("worker1", "supervisor", "flower", "web")
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -130,6 +133,10 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
+def open_store(up: Up) -> Store:
+    return Store(open_engine(f"sqlite:///{up.home / 'atalaia.db'}"))
+
+
 def sleep_for(up: Up, seconds: float) -> str:
     body = {"workflow": "nap", "input": {"seconds": seconds}}
     answer = httpx.post(f"{up.address('web')}/sagas", json=body, trust_env=False)
@@ -178,9 +185,9 @@ def test_a_second_ctrl_c_stops_everything_at_once(up: Up) -> None:
     log = up.home / "logs" / "worker1.log"
     eventually(lambda: "sleeper.sleep" in log.read_text(), within=10, describe="it is at work")
     family = up.family()
-    beat = up.child("beat")
+    web = up.child("tasks.serve")
     up.process.send_signal(signal.SIGINT)
-    eventually(lambda: not runs(beat), within=5, describe="beat has stopped")
+    eventually(lambda: not runs(web), within=5, describe="the web app has stopped")
     up.process.send_signal(signal.SIGINT)
     up.process.wait(4)
     all_gone(family)
@@ -195,7 +202,7 @@ def test_everything_ends_when_up_itself_is_killed(up: Up) -> None:
     all_gone(family)
 
 
-@pytest.mark.parametrize("name", ["worker1", "supervisor", "beat", "flower", "web"])
+@pytest.mark.parametrize("name", ROLES)
 def test_a_killed_child_is_started_again(running: Up, name: str) -> None:
     word = {"worker1": "worker1@%h", "supervisor": "supervisor@%h", "web": "tasks.serve"}
     victim = running.child(word.get(name, name))
@@ -214,6 +221,25 @@ def test_a_killed_child_is_started_again(running: Up, name: str) -> None:
         return True
 
     eventually(works, within=20, describe="a saga completes afterwards")
+
+
+def test_beat_ends_with_the_supervisor_that_rings_and_comes_back_with_it(running: Up) -> None:
+    logs = running.home / "logs"
+    rings = {name: "beat: Starting" in (logs / f"{name}.log").read_text() for name in ROLES}
+    assert [name for name in ROLES if rings[name]] == ["supervisor"]
+    victim = running.child("supervisor@%h")
+    victim.kill()
+    running.until("supervisor was started again")
+
+    def sweeps_again() -> bool:
+        pid = running.child("supervisor@%h").pid
+        with open_store(running).reading() as connection:
+            nodes = views.list_nodes(connection)
+        return any(node.pid == pid and node.swept_at is not None for node in nodes)
+
+    eventually(sweeps_again, within=20, describe="what it rings for is swept")
+    looked_at = psutil.process_iter(["environ", "ppid"])
+    assert [p for p in looked_at if _in_home(p, running.home) and p.info["ppid"] == 1] == []
 
 
 def test_a_killed_broker_is_started_again_with_what_it_held(running: Up) -> None:

@@ -183,6 +183,7 @@ def test_help_is_quick_and_version_is_told(empty: Shell) -> None:
         (["worker"], "run `atalaia migrate`"),
         (["worker", "--queue", "hotel"], "queue 'hotel' is not known; did you mean 'hotels'?"),
         (["worker", "--supervisor", "--queue", "hotels"], "leave --queue out"),
+        (["worker", "--with-beat"], "it goes with --supervisor"),
         (["beat"], "there is no broker"),
         (["web"], "run `atalaia migrate`"),
         (["web", "--port", "70000"], "'--port'"),
@@ -515,7 +516,7 @@ def test_workers_get_names_of_their_own_and_are_seen_by_check(stacked: Shell) ->
         eventually(lambda: names() == {"worker1"}, within=SECONDS, describe=log.read_text)
         others = "cars.book, flights.book, mail.receipt, payments.charge"
         assert missing() == [f"no living worker runs {others} for trip version 1"]
-        second = stacked.open("worker", "--supervisor", "--pool", "solo")
+        second = stacked.open("worker", "--supervisor", "--with-beat", "--pool", "solo")
         third = stacked.open("worker", "--pool", "solo", "--name", "mine")
         try:
             everybody = {"worker1", "supervisor1", "mine"}
