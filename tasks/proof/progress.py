@@ -1,10 +1,10 @@
 """What the two long commands have in common: a bar, silence in the logs, and files for findings."""
 
 import gc
+import logging
 import re
 from pathlib import Path
 
-import structlog
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,8 +16,6 @@ from rich.progress import (
 )
 
 from tasks.proof.regression import Case, dump
-
-CRITICAL = 50
 
 
 def progress(console: Console) -> Progress:
@@ -31,7 +29,7 @@ def progress(console: Console) -> Progress:
 
 def be_quiet() -> None:
     """Let this process log nothing but what is critical; the journals say the same."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+    logging.getLogger("atalaia").setLevel(logging.CRITICAL)
 
 
 def be_quick() -> None:

@@ -59,7 +59,7 @@ PORTABLE = ("-x", "-k", "not postgres and not mariadb")
 QUIET = ("-q", "-p", "no:cacheprovider", "-p", "xdist", "-p", "pytest_timeout", "--tb=line")
 HEAVY = (
     "alembic.command", "hypothesis.stateful", "psycopg", "pydantic_settings", "redis",
-    "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "structlog",
+    "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite",
 )  # fmt: skip
 PATIENCE_SECONDS = 300
 KILLER_SECONDS = 20

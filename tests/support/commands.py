@@ -33,8 +33,6 @@ HEAVY = (
     "rich.table",
     "sqlalchemy.dialects.postgresql",
     "sqlalchemy.dialects.sqlite",
-    "sqlalchemy.orm",
-    "structlog",
     "typer.main",
 )
 STREAMS = ("stdin", "stdout", "stderr")
