@@ -19,12 +19,6 @@ broker_url = (
 _amqp = broker_url.startswith("amqp")
 _sentinel = broker_url.startswith("sentinel")
 
-# Fewer trips to Redis for each message. What is opened with TLS is left to kombu.
-broker_transport = {
-    "redis": "tasks.channel:Transport",
-    "sentinel": "tasks.channel:SentinelTransport",
-}.get(broker_url.partition("://")[0])
-
 # JSON only, ids only.
 accept_content = ["json"]
 task_serializer = "json"

@@ -24,7 +24,7 @@ from tasks.agent import AGENTS, Agent
 from tasks.queues import all_queues, queue_named
 from tasks.runtime import Runtime
 
-app = Celery("atalaia")
+app = Celery("atalaia", amqp="tasks.channel:AMQP")
 app.config_from_object("celeryconfig")
 
 _runtimes: dict[int, Runtime] = {}

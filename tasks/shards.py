@@ -15,7 +15,9 @@ def open_shard(database_url: str, broker_url: str) -> Scheduler:
     It starts the workflows of this process, and those that its database has stored. Raises
     ``ConfigurationError`` for a database URL that cannot be understood.
     """
-    app = Celery("atalaia-shard", broker=broker_url, set_as_current=False)
+    app = Celery(
+        "atalaia-shard", broker=broker_url, amqp="tasks.channel:AMQP", set_as_current=False
+    )
     app.conf.task_ignore_result = True
     if broker_url.startswith("amqp"):
         app.conf.task_default_queue_type = "quorum"

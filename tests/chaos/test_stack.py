@@ -303,3 +303,16 @@ def test_flower_wants_its_password_which_only_its_owner_can_read(running: Up) ->
     assert httpx.get(f"{address}/tasks", auth=login, trust_env=False).status_code == 200
     shutdown = f"{address}/api/worker/shutdown/worker1@{socket.gethostname()}"
     assert httpx.post(shutdown, auth=login, trust_env=False).status_code == 403
+
+
+def test_flower_shows_the_queues(running: Up) -> None:
+    """It reads them by the scheme of the broker's URL."""
+    passwords = httpx.Response(200, content=(running.home / "flower.json").read_bytes()).json()
+    url = f"{running.address('flower')}/api/queues/length"
+
+    def supervisors_queue() -> bool:
+        told = httpx.get(url, auth=("atalaia", passwords["atalaia"]), trust_env=False)
+        queues = told.json()["active_queues"] if told.status_code == 200 else []
+        return {"name": "supervisor", "messages": 0} in queues
+
+    eventually(supervisors_queue, within=UP_WITHIN, describe="Flower tells the queues' lengths")

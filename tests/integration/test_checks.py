@@ -38,6 +38,7 @@ with app.connection_for_read() as connection:
     with app.amqp.TaskConsumer(channel, [queue], on_message=lambda m: (taken.append(m), m.ack())):
         connection.drain_events(timeout=10)
     assert len(taken) == 1 and type(channel).__module__ == "tasks.channel"
+    assert connection.as_uri().partition("://")[0] in ("redis", "sentinel")
 """
 
 
