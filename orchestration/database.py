@@ -12,13 +12,14 @@ from typing import Any
 
 from sqlalchemy import URL, ColumnElement, Connection, Engine, Table, create_engine, event, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from models.base import Instant
+from orchestration.direct import told
 from orchestration.errors import ConfigurationError
 from orchestration.mysql import SCHEMES, open_mysql
 
@@ -145,6 +146,15 @@ def _open_postgresql(url: URL, pool_size: int) -> Engine:
         # A statement that is a transaction of its own would have the database's default.
         connection.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION {ISOLATION}")
         connection.commit()
+
+    @event.listens_for(engine, "handle_error", retval=True)
+    def _keep_values_out(context: ExceptionContext) -> BaseException | None:
+        if context.sqlalchemy_exception is None:
+            return None
+        return told(
+            context.dialect, context.statement, context.parameters, context.original_exception,
+            lost=context.is_disconnect,
+        )  # fmt: skip
 
     return engine
 

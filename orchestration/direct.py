@@ -74,13 +74,21 @@ class Direct:
 def told(
     dialect: Dialect, sql: str | None, parameters: Any, error: Any, *, lost: bool = False
 ) -> DBAPIError:
-    """Return SQLAlchemy's form of a driver's error."""
+    """Return SQLAlchemy's form of a driver's error, which says nothing of what was written."""
+    keep_values_out(error)
     told = DBAPIError.instance(
         sql, parameters, error, dialect.loaded_dbapi.Error, dialect=dialect,
         connection_invalidated=lost, hide_parameters=True,
     )  # fmt: skip
     assert isinstance(told, DBAPIError)
     return told
+
+
+def keep_values_out(error: Any) -> None:
+    """Leave of what PostgreSQL says only the first line: its details hold the row's values."""
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    if said:
+        error.args = (said,)
 
 
 @contextmanager

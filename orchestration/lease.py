@@ -255,10 +255,7 @@ class Leases:
         seen = work.seen
         if seen is None or not isinstance(event.outcome, Done) or not seen.is_alone(work.path):
             return False
-        now = seen.present(self.clock.monotonic())
-        if now is None:
-            return False
-        return self.scheduler.handle_unlocked(seen, work.definition, event, now, follow)
+        return self.scheduler.handle_unlocked(seen, work.definition, event, self.clock, follow)
 
     def give_back(
         self, node: NodeIdentity, saga_id: UUID, paths: Collection[str], why: str

@@ -5,7 +5,6 @@ it, is committed together; the broker only hears of it afterwards and may forget
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -47,7 +46,7 @@ from orchestration.handle import Handle
 from orchestration.messages import dispatches_of
 from orchestration.mysql import repeated
 from orchestration.plan import new_saga
-from orchestration.ports import Dispatcher, new_saga_id
+from orchestration.ports import Clock, Dispatcher, new_saga_id
 from orchestration.registry import Registry, difference
 from orchestration.seen import Locked, Seen, after, needs_rows
 from orchestration.starting import ONCE, add_saga_unless_key_taken, saga_of_key
@@ -290,7 +289,7 @@ class Scheduler:
             if locked is None:
                 return False, []
             definition = self.definition(connection, locked.definition_id)
-            with _deciding(event, locked, actor):
+            with tracing.deciding(event, saga_id, locked.trace, actor):
                 decisions: Sequence[Decision] = decide(definition, locked.saga, event, locked.now)
                 if follow is not None:
                     decisions = follow(definition, locked, decisions, locked.now)
@@ -299,26 +298,34 @@ class Scheduler:
         return True, dispatches_of(definition, saga_id, decisions)
 
     def handle_unlocked(
-        self, seen: Seen, definition: Definition, event: Event, now: datetime, follow: Follow
+        self, seen: Seen, definition: Definition, event: Event, clock: Clock, follow: Follow
     ) -> bool:
         """Decide and write one event without a lock; if that fails, it is for ``handle``."""
-        with _deciding(event, seen, self.actor):
-            decisions: Sequence[Decision] = decide(definition, seen.saga, event, now)
-            if needs_rows(decisions):
-                return False
-            decisions = follow(definition, seen, decisions, now)
-            try:
-                repeated(partial(self._write_unlocked, seen, decisions, now))
-            except StaleWriteError:
-                return False
+        try:
+            dispatches = repeated(partial(self._unlocked, seen, definition, event, clock, follow))
+        except (StaleWriteError, IntegrityError):
+            return False  # What collides with a row that was not seen is stale, too.
+        if dispatches is None:
+            return False
         reach("p2")
-        self.dispatcher.publish(dispatches_of(definition, seen.saga.id, decisions))
+        self.dispatcher.publish(dispatches)
         return True
 
-    def _write_unlocked(self, seen: Seen, decisions: Sequence[Decision], now: datetime) -> None:
-        with self.store.at_once() as connection:
+    def _unlocked(
+        self, seen: Seen, definition: Definition, event: Event, clock: Clock, follow: Follow
+    ) -> list[Dispatch] | None:
+        deciding = tracing.deciding(event, seen.saga.id, seen.trace, self.actor)
+        with self.store.at_once() as connection, deciding:
+            now = seen.present(clock.monotonic())  # A connection may have been waited for.
+            if now is None:
+                return None
+            decisions: Sequence[Decision] = decide(definition, seen.saga, event, now)
+            if needs_rows(decisions):
+                return None
+            decisions = follow(definition, seen, decisions, now)
             reach("p1")
             apply_unlocked(connection, seen.saga, decisions, actor=self.actor, now=now)
+        return dispatches_of(definition, seen.saga.id, decisions)
 
     # --- what the supervisor, the nodes and people ask for ---------------------------------------
 
@@ -391,9 +398,3 @@ class Scheduler:
         if not self.handle(saga_id, event, actor=by):
             msg = f"there is no saga {saga_id}"
             raise NotFoundError(msg)
-
-
-def _deciding(event: Event, of: Locked | Seen, actor: str) -> AbstractContextManager[tracing.Note]:
-    """Record the decision about an event in the saga's trace."""
-    name, step = type(event).__name__.lower(), getattr(event, "path", "")
-    return tracing.span(f"decide {name}", of.saga.id, of.trace, step=step, actor=actor)

@@ -36,6 +36,14 @@ def span(
     return _recorded(api, name, context, links, saga_id=str(saga_id), **attributes)
 
 
+def deciding(
+    event: object, saga_id: UUID, trace: str | None, actor: str
+) -> AbstractContextManager[Note]:
+    """Record the decision about an event."""
+    name, step = type(event).__name__.lower(), getattr(event, "path", "")
+    return span(f"decide {name}", saga_id, trace, step=step, actor=actor)
+
+
 def traceparent() -> str | None:
     """Return the span that is under way as W3C's ``traceparent``, or ``None``."""
     api = _api()

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, event, insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from models import Definition, Saga, Step
@@ -138,8 +138,13 @@ def test_the_isolation_is_ours_whatever_the_default_of_the_database_is(
         store.engine.dispose()
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_an_error_says_nothing_of_what_was_written(engine: Engine, quick: bool) -> None:
+@pytest.mark.parametrize("quick", [True, False], ids=["directly", "SQLAlchemy's way"])
+@pytest.mark.parametrize("listened", [True, False], ids=["listened to", ""])
+def test_an_error_says_nothing_of_what_was_written(
+    engine: Engine, quick: bool, listened: bool
+) -> None:
+    if listened:
+        event.listen(engine, "before_cursor_execute", lambda *_: None)
     store = Store(engine)
     add = Prepared(insert(Definition.__table__).inline(), ("id", "workflow"))
     with (
@@ -147,5 +152,7 @@ def test_an_error_says_nothing_of_what_was_written(engine: Engine, quick: bool) 
         store.writing() if quick else store.transaction() as connection,
     ):
         add.change(connection, id="geheim", workflow=None)
+    for told in (refused.value, refused.value.orig):
+        assert "geheim" not in str(told).partition("[SQL")[0]
     assert "definitions" in str(refused.value)
     assert "parameters: (" not in str(refused.value)

@@ -15,9 +15,10 @@ from orchestration.definition import Workflow, parallel, sequence
 from orchestration.errors import StartConflictError
 from orchestration.events import Done, Failed, FailureKind, Outcome, Reported
 from orchestration.seen import LASTS, PROMPT
+from orchestration.signals import Closed
 from orchestration.statement import Batch
 from orchestration.work import Work
-from tests.support.core import Core, line, steps
+from tests.support.core import BOOK, Core, line, steps
 
 
 class Counting(Core):
@@ -130,7 +131,7 @@ def test_if_any_row_is_not_what_it_was_none_is_written(core: Counting) -> None:
     before = everything(core)
     assert work.seen is not None
     kept = core.scheduler.handle_unlocked(
-        work.seen, work.definition, _reported(work), core.now, lambda *given: given[2]
+        work.seen, work.definition, _reported(work), core, lambda *given: given[2]
     )
     assert not kept
     assert everything(core) == before
@@ -154,6 +155,37 @@ def test_if_an_attempt_cannot_be_opened_its_lease_is_not_given(core: Counting) -
         with pytest.raises(IntegrityError):
             core.grant(saga, "a", 1)
         assert everything(core) == before
+
+
+@pytest.mark.proves("D-22", "INV-2")
+def test_what_comes_late_is_undone_beside_a_release_that_knows_no_revisions(
+    engine: Engine,
+) -> None:
+    """Such a release has done the step again under another key, and gone on, meanwhile."""
+    core = Counting(
+        engine,
+        Workflow("in", version=1, steps=sequence(*steps("a"), *steps("b", "c", inline=True))),
+        contracts=[replace(BOOK, idempotent=False)],
+    )
+    saga = core.start()
+    late = core.take(saga, "a")
+    core.scheduler.lost(saga, "a", 1, "its node was silent")
+    while (step := core.step(saga, "a")).state == "unknown":
+        if step.inquiry:
+            core.leases.answer(saga, "a", step.inquiry_no, Closed())
+        else:
+            core.now = step.wake_at
+            core.scheduler.wake(saga, "a")
+    other = core.join("older")
+    core.report(core.take(saga, "a", other))
+    core.take(saga, "b", other)
+    with core.store.transaction() as connection:
+        connection.execute(update(Saga.__table__).values(revision=0))
+    assert late.seen is not None
+    late.seen = replace(late.seen, read_at=core.monotonic(), now=core.now)
+    assert inline(core, late) is None
+    assert core.refusals(saga) == ["stale_attempt"]
+    assert core.step(saga, "a~late").state == "dispatched"
 
 
 def test_no_saga_is_started_without_its_steps(
@@ -203,6 +235,23 @@ def test_what_was_seen_too_long_ago_is_read_again(core: Counting) -> None:
     core.now += timedelta(seconds=LASTS + 0.001)
     core.report(work)
     assert core.locked == 1
+    assert core.step(saga, "a").settled_at == core.now
+
+
+def test_the_time_that_a_connection_is_waited_for_counts(
+    core: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga = core.start()
+    work = core.take(saga, "a")
+    at_once = core.store.at_once
+
+    def after_a_while() -> Any:
+        core.now += timedelta(seconds=1)
+        return at_once()
+
+    monkeypatch.setattr(core.store, "at_once", after_a_while)
+    core.report(work)
+    assert core.locked == 0
     assert core.step(saga, "a").settled_at == core.now
 
 
