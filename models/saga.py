@@ -58,7 +58,8 @@ class Saga(Base):
     """When the deadline is to be acted on; null once it was, or when the saga has ended."""
     ended_at = optional(Instant)
     revision = required(Integer, server_default="0")
-    """Raised by every event; what was decided on an earlier one is decided again."""
+    """Raised by whatever later decisions depend on; what was decided on an earlier one is decided
+    again."""
     trace = optional(String(55))
     """The W3C ``traceparent`` of its start; null where the starter had no trace."""
 

@@ -1,8 +1,8 @@
 """MariaDB and MySQL through PyMySQL: opening them, and what their errors mean.
 
 READ COMMITTED, as on PostgreSQL. What a session may have been set to otherwise, by the server's
-configuration, is set here: strict mode, so that nothing is cut to size in silence; UTC; how long a
-lock is waited for; and how long the results of a saga may be when they are read as one document.
+configuration, is set here: strict mode, so that nothing is cut to size in silence; UTC; and how
+long a lock is waited for.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,6 @@ def open_mysql(url: URL, *, pool_size: int, lock_timeout: int) -> Engine:
         "sql_mode": "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
         "time_zone": "'+00:00'",
         "innodb_lock_wait_timeout": lock_timeout,
-        "group_concat_max_len": 2**32 - 1,
     }
     given = ", ".join(f"{name} = {value}" for name, value in settings.items())
     try:

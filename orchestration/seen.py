@@ -6,7 +6,8 @@ the saga's revision is what it was (optimistic concurrency control: Kung & Robin
 not, nothing is written, and the event is decided under the saga's lock, as any other.
 
 The present is then the database's time at the reading, and what has passed here since that was
-answered. So it is never ahead of the database's, and behind it by what the answer took at most.
+answered. So it is never ahead of the database's, and behind it by what the answer took at most, and
+by what the statement waits for a row.
 """
 
 from collections.abc import Callable, Sequence

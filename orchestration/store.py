@@ -7,7 +7,8 @@ Lock order, everywhere: the saga row, then its steps in the order of their paths
 incidents and the journal. A grant and a heartbeat lock one step row and nothing before it, so they
 cannot take part in a cycle.
 
-Only row counts are relied on, never RETURNING, so that the statements hold on any dialect.
+Here only row counts are relied on, never RETURNING, so that the statements hold on any dialect;
+``statement`` and ``taking`` make one statement of several where PostgreSQL can.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

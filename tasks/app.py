@@ -4,25 +4,24 @@ Every agent operation is a Celery task under its own name and on its own queue, 
 which service is called for which saga and step.
 """
 
-import gc
-
-gc.disable()  # Loading leaves no garbage, and looking for some takes a seventh of a worker's start.
-
 import os
 from collections.abc import Callable
 from mmap import mmap
 from typing import Any
 
-from celery import Celery, Task
+from tasks.loading import without_collecting
 
-from models.states import Operation
-from orchestration.errors import AtalaiaError
-from orchestration.registry import load_module, load_workflows
-from orchestration.roster import NodeIdentity
-from orchestration.settings import settings
-from tasks.agent import AGENTS, Agent
-from tasks.queues import all_queues, queue_named
-from tasks.runtime import Runtime
+with without_collecting():
+    from celery import Celery, Task
+
+    from models.states import Operation
+    from orchestration.errors import AtalaiaError
+    from orchestration.registry import load_module, load_workflows
+    from orchestration.roster import NodeIdentity
+    from orchestration.settings import settings
+    from tasks.agent import AGENTS, Agent
+    from tasks.queues import all_queues, queue_named
+    from tasks.runtime import Runtime
 
 app = Celery("atalaia", amqp="tasks.channel:AMQP")
 app.config_from_object("celeryconfig")
@@ -110,12 +109,10 @@ def sweep() -> dict[str, int]:
     return {name: count for name, count in report.counts.items() if count}
 
 
-load()
+with without_collecting():
+    load()
 
-# Logs, metrics, the node's duties and the ringing hang on what Celery's worker offers them.
-import tasks.logs
-import tasks.metrics
-import tasks.node
-import tasks.ringing  # noqa: F401
-
-gc.enable()
+    # Logs, metrics and the node's duties hang on Celery's signals, which need only be connected.
+    import tasks.logs
+    import tasks.metrics
+    import tasks.node  # noqa: F401
