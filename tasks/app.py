@@ -112,7 +112,8 @@ def sweep() -> dict[str, int]:
 with without_collecting():
     load()
 
-    # Logs, metrics and the node's duties hang on Celery's signals, which need only be connected.
+    # Logs, metrics, the node's duties and the ringing hang on what Celery's worker offers them.
     import tasks.logs
     import tasks.metrics
-    import tasks.node  # noqa: F401
+    import tasks.node
+    import tasks.ringing  # noqa: F401

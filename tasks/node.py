@@ -218,9 +218,13 @@ def _enter(sender: str) -> None:
 
 
 def _share_memory() -> None:
-    """Have the pool's processes share what is there by now: the collector writes into no page."""
-    gc.collect()
+    """Have the pool's processes share what is there by now: the collector writes into no page.
+
+    It is not told to look for garbage first: loading leaves none, and looking takes as long as a
+    fork.
+    """
     gc.freeze()
+    gc.enable()
 
 
 @worker_ready.connect

@@ -4,6 +4,7 @@ The program ``celery`` loads all of its commands, a shell to type them into and 
 them. That is a quarter of a worker's start and a sixth of its memory, and no worker uses any of it.
 """
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -19,6 +20,8 @@ def run(role: str, words: list[str]) -> NoReturn:
     # Where Celery replaces the functions that wait, nothing of all this may be imported before.
     from celery.bin.base import CLIContext  # noqa: PLC0415
 
+    if role == "worker":
+        gc.disable()  # Until the pool is forked; see tasks.node.
     app = import_module(APPS[role]).app
     command = getattr(import_module(f"celery.bin.{role}"), role)
     command.params.extend(app.user_options[role])

@@ -97,6 +97,8 @@ class Running:
             "{fresh}": tempfile.mkdtemp(dir=places.home),
             "{port}": str(free_ports(1)[0]),
         }
+        # What is installed was compiled once; so is what runs from here.
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for name, value in contestant.environment.items():
             self.environment[name] = self._filled(value)
         self._servers: list[subprocess.Popen[bytes]] = []

@@ -213,7 +213,19 @@ def test_a_worker_loads_nothing_of_celery_that_it_does_not_run() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "--concurrency" in done.stdout
+    assert "--with-beat" in done.stdout, "what Atalaia adds to it"
     assert done.stdout.endswith("set()\n")
+
+
+def test_garbage_is_looked_for_only_when_a_worker_has_been_loaded_and_is_shared() -> None:
+    program = (
+        "import gc; gc.disable(); import tasks.app; print(gc.isenabled()); "
+        "tasks.app.tasks.node._share_memory(); print(gc.isenabled(), gc.get_freeze_count() > 1000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True", "True"]
 
 
 def test_beat_loads_neither_the_database_nor_any_agent() -> None:
