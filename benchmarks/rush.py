@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Self
@@ -97,21 +97,26 @@ class Look:
         return Mark(at=at, used=used, deepest=deepest)
 
     def until_none(self, query: str) -> "Mark":
-        """Wait until a query counts nothing."""
+        """Wait until a query counts nothing, or until patience is at its end."""
         patience = time.monotonic() + PATIENCE
-        while self.number(query):
+        while left := self.number(query):
             if time.monotonic() > patience:
-                raise NotMeasuredError(f"some were left after {PATIENCE:.0f} s: {query}")
+                break
             self.rest(LOOK_EVERY)
-        return self.mark()
+        return replace(self.mark(), left=bool(left))
 
     def rest(self, seconds: float) -> None:
         """Let time pass, with a look at the queues."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            waiting = sum(self.found.places.redis.llen(lane) for lane in LANES)
-            self.deepest = max(self.deepest, waiting)
+            self.deepest = max(self.deepest, self._waiting())
             time.sleep(min(left, LOOK_EVERY))
+
+    def _waiting(self) -> int:
+        """Return how many messages wait; kombu has a list for each priority of a queue."""
+        broker = self.found.places.redis
+        lists = (broker.keys(f"{lane}*") for lane in LANES)
+        return sum(broker.llen(name) for name in set(chain.from_iterable(lists)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +128,8 @@ class Mark:
     """Processor seconds so far."""
     deepest: int
     """How many messages waited since the mark before, at most."""
+    left: bool = False
+    """Whether what was waited for had not come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,15 +158,23 @@ def rush(found: Running, bench: Bench, size: Size, **load: float) -> dict[str, A
         halted = found.ask("halt", within=PATIENCE)
         if not halted["all"]:
             raise NotMeasuredError("not all fresh sagas have ended")
-        began = marks[1].at
         return {
             "fresh": load,
-            "decided_s": round(marks[2].at - began, 1),
-            "settled_s": round(look.number(SETTLED) - began, 1),
-            "ended_s": round(marks[3].at - began, 1),
+            **waited(look, marks),
             "start_late_by_s": round(halted["latest"], 2),
             "windows": windows(look, marks),
         }
+
+
+def waited(look: Look, marks: Sequence[Mark]) -> dict[str, float | None]:
+    """Return the seconds from the beginning of the rush, or nothing where it took too long."""
+    _, began, decided, ended, _ = marks
+    settled = look.number(SETTLED)
+    return {
+        "decided_s": None if decided.left else round(decided.at - began.at, 1),
+        "settled_s": None if ended.left else round(settled - began.at, 1),
+        "ended_s": None if ended.left else round(ended.at - began.at, 1),
+    }
 
 
 def windows(look: Look, marks: Sequence[Mark]) -> dict[str, dict[str, float]]:
