@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from sqlalchemy import Column, ColumnElement, DateTime, Dialect, MetaData, String, Table, Text, Uuid
-from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import JSON, TypeDecorator, TypeEngine
 
@@ -27,6 +26,13 @@ NAMES = {
 
 REMEMBERED = 4096
 """The same instants are read and written again and again, and reading one is dear."""
+
+
+class _Microseconds(DateTime):
+    """What MariaDB and MySQL keep an instant in. They alone need their dialect."""
+
+    __visit_name__ = "DATETIME"
+    fsp = 6
 
 
 class Instant(TypeDecorator[datetime]):
@@ -55,7 +61,7 @@ class Instant(TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the type by which a database keeps it."""
         if dialect.name == "mysql":
-            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+            return dialect.type_descriptor(_Microseconds())
         return super().load_dialect_impl(dialect)
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
@@ -106,7 +112,15 @@ class _LongJson(JSON):
 
 Json = JSON(none_as_null=True).with_variant(_LongJson(none_as_null=True), "mysql")
 """A JSON document, kept as it was written; Python ``None`` is SQL NULL."""
-LongText = Text().with_variant(mysql.LONGTEXT(), "mysql")
+
+
+class _LongText(Text):
+    """What MariaDB and MySQL keep text of any length in."""
+
+    __visit_name__ = "LONGTEXT"
+
+
+LongText = Text().with_variant(_LongText(), "mysql")
 """Text of any length."""
 
 

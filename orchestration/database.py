@@ -8,10 +8,10 @@ the guarded updates are made for.
 
 import select
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
 from sqlalchemy import URL, ColumnElement, Connection, Engine, Table, create_engine, event, text
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.compiler import compiles
@@ -26,7 +26,6 @@ from orchestration.mysql import SCHEMES, open_mysql
 LOCK_TIMEOUT_SECONDS = 30
 POOL_SIZE = 5
 """Connections that a process keeps; when busy, it opens as many more."""
-DIALECTS = ("sqlite", "postgresql", "mysql")
 READS = "atalaia_reads"
 """Execution option of a transaction that only reads: it does not take SQLite's write lock."""
 ISOLATION = "ISOLATION LEVEL READ COMMITTED"
@@ -98,10 +97,10 @@ def insert_unless_there(dialect: str, table: Table) -> Any:
     MariaDB and MySQL lock the row that is there, and count it as if it were new. Their INSERT
     IGNORE would count it right, and take bad values, too.
     """
+    kind = import_module(f"sqlalchemy.dialects.{dialect}")  # The engine has loaded its own.
     if dialect == "mysql":
         (key,) = table.primary_key.columns
-        return mysql.insert(table).on_duplicate_key_update({key.name: key})
-    kind = sqlite if dialect == "sqlite" else postgresql
+        return kind.insert(table).on_duplicate_key_update({key.name: key})
     return kind.insert(table).on_conflict_do_nothing()
 
 

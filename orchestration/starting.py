@@ -7,12 +7,13 @@ is one statement, and otherwise by asking for the time first.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select
 
 from models import Saga
-from orchestration.database import DIALECTS, insert_unless_there
+from orchestration.database import insert_unless_there
 from orchestration.snapshot import StepSnapshot, changed
 from orchestration.statement import AnyConnection, Change, Prepared, all_or_none, is_one
 from orchestration.store import Store, add_step
@@ -34,7 +35,7 @@ def add_saga_unless_key_taken(
         rows = [add_step(saga_id, step, since=ONCE) for step in steps]
         return all_or_none(connection, [saga, *rows], store.present)
     passed = store.time(connection) - ONCE
-    saga = Change("saga", _ADD_SAGA[dialect], _later(values, passed))
+    saga = Change("saga", _add_saga(dialect), _later(values, passed))
     rows = [add_step(saga_id, changed(step, **_later(vars(step), passed))) for step in steps]
     if dialect != "mysql" or key is None:
         return all_or_none(connection, [saga, *rows])
@@ -63,7 +64,13 @@ _COLUMNS = (
     "id", "definition_id", "workflow", "key", "input", "state", "created_at", "deadline_at",
     "wake_at", "trace",
 )  # fmt: skip
-_ADD_SAGA = {name: Prepared(insert_unless_there(name, _sagas), _COLUMNS) for name in DIALECTS}
+
+
+@cache
+def _add_saga(dialect: str) -> Prepared:
+    return Prepared(insert_unless_there(dialect, _sagas), _COLUMNS)
+
+
 _ADD_SAGA_SINCE = Prepared(insert_unless_there("postgresql", _sagas), _COLUMNS, since=ONCE)
 _FIND_KEY = select(_sagas.c.id, _sagas.c.input).where(
     _sagas.c.workflow == bindparam("called"), _sagas.c.key == bindparam("under")

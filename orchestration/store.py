@@ -35,7 +35,7 @@ from sqlalchemy import (
 from models import Attempt, Definition, Incident, Saga, Step
 from models.states import AttemptState, Direction, SagaState, StepState
 from orchestration.access import Access
-from orchestration.database import DIALECTS, database_now, insert_unless_there
+from orchestration.database import database_now, insert_unless_there
 from orchestration.seen import Locked, Read
 from orchestration.snapshot import SagaSnapshot, StepSnapshot, changed
 from orchestration.statement import AnyConnection, Change, Prepared, all_or_none
@@ -161,7 +161,7 @@ class Store(Access):
             "document": document,
             "created_at": self.time(connection),
         }
-        _ADD_DEFINITION[connection.dialect.name].change(connection, **values)
+        _add_definition(connection.dialect.name).change(connection, **values)
 
     # --- locked reads --------------------------------------------------------------------------
 
@@ -330,9 +330,13 @@ GRANTED = (
     "dispatch_count", "crash_count", "asked_count",
 )  # fmt: skip
 _DEFINED = ("id", "workflow", "version", "document", "created_at")
-_ADD_DEFINITION = {
-    name: Prepared(insert_unless_there(name, _definitions), _DEFINED) for name in DIALECTS
-}
+
+
+@cache
+def _add_definition(dialect: str) -> Prepared:
+    return Prepared(insert_unless_there(dialect, _definitions), _DEFINED)
+
+
 _OF_WORKFLOW = select(_definitions.c.id, _definitions.c.version, _definitions.c.document).where(
     _definitions.c.workflow == bindparam("called")
 )

@@ -23,7 +23,7 @@ with without_collecting():
     from tasks.queues import all_queues, queue_named
     from tasks.runtime import Runtime
 
-app = Celery("atalaia", amqp="tasks.channel:AMQP")
+app = Celery("atalaia", amqp="tasks.connection:AMQP")
 app.config_from_object("celeryconfig")
 
 _runtimes: dict[int, Runtime] = {}

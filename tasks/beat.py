@@ -8,7 +8,7 @@ from kombu import Queue
 
 from tasks.sweeping import SUPERVISOR_QUEUE, queue_arguments
 
-app = Celery("atalaia", amqp="tasks.channel:AMQP")
+app = Celery("atalaia", amqp="tasks.connection:AMQP")
 app.config_from_object("celeryconfig")
 app.conf.task_queues = [
     Queue(

@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any
 
-import kombu
-from celery.app import amqp
 from kombu.transport import redis, virtual
 
 _QoS: Any = redis.QoS
@@ -117,21 +115,3 @@ class SentinelTransport(redis.SentinelTransport):
     """What kombu opens for ``sentinel://``."""
 
     Channel = SentinelChannel
-
-
-_OURS: dict[str, type] = {"redis": Transport, "sentinel": SentinelTransport}
-"""By the scheme of a URL. What is opened with TLS is left to kombu."""
-
-
-class Connection(kombu.Connection):
-    """A connection whose URL keeps its scheme, for whoever reads it, as Flower does."""
-
-    def get_transport_cls(self) -> Any:
-        """Return what opens it."""
-        return _OURS.get(self.transport_cls) or super().get_transport_cls()
-
-
-class AMQP(amqp.AMQP):
-    """What makes an application's connections."""
-
-    Connection = Connection

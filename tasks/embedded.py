@@ -25,9 +25,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from orchestration.errors import AtalaiaError, ConfigurationError
 from tasks.processes import die_with, free_ports, write_private
@@ -168,6 +165,11 @@ class EmbeddedBroker:
 
     def _answers(self, server: _Server) -> bool:
         """Tell whether this very server is alive: the password, the directory and the pid fit."""
+        # Every process reads its settings, which ask this module for a URL; few ask a server.
+        import redis  # noqa: PLC0415
+        from redis.backoff import NoBackoff  # noqa: PLC0415
+        from redis.retry import Retry  # noqa: PLC0415
+
         client = redis.Redis(
             host="127.0.0.1",
             port=server.port,

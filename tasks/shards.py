@@ -16,7 +16,7 @@ def open_shard(database_url: str, broker_url: str) -> Scheduler:
     ``ConfigurationError`` for a database URL that cannot be understood.
     """
     app = Celery(
-        "atalaia-shard", broker=broker_url, amqp="tasks.channel:AMQP", set_as_current=False
+        "atalaia-shard", broker=broker_url, amqp="tasks.connection:AMQP", set_as_current=False
     )
     app.conf.task_ignore_result = True
     if broker_url.startswith("amqp"):

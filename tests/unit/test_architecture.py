@@ -201,6 +201,29 @@ def test_a_worker_needs_no_opentelemetry_and_loads_only_what_it_uses() -> None:
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.parametrize(
+    ("setting", "url", "unused"),
+    [
+        ("BROKER_URL", "amqp://127.0.0.1", {"redis"}),
+        ("DATABASE_URL", "sqlite://", {"psycopg", "sqlalchemy.dialects.mysql"}),
+        ("DATABASE_URL", "postgresql://127.0.0.1/x", {"pymysql", "sqlalchemy.dialects.mysql"}),
+    ],
+)
+def test_a_worker_loads_the_client_of_its_own_services_only(
+    setting: str, url: str, unused: set[str], tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from tasks.app import app, runtime; runtime(); app.connection().transport; "
+        f"print({unused} & set(sys.modules))"
+    )
+    env = os.environ | {"ATALAIA_HOME": str(tmp_path), f"ATALAIA_{setting}": url}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout == "set()\n"
+
+
 def test_a_worker_loads_nothing_of_celery_that_it_does_not_run() -> None:
     """What the whole command line loads, and Flower with it, is a sixth of a worker's memory."""
     program = (
