@@ -54,7 +54,7 @@ def client(scheduler: Scheduler) -> Iterator[TestClient]:
 
 def sagas_in(engine: Engine) -> int:
     with engine.connect() as connection:
-        return connection.execute(select(func.count()).select_from(Saga)).scalar_one()
+        return connection.execute(select(func.count()).select_from(Saga.__table__)).scalar_one()
 
 
 def started(client: TestClient, **more: Any) -> str:

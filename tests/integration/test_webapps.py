@@ -304,7 +304,7 @@ def start(the_shop: Shop, djangos: SimpleNamespace, number: int = 1) -> Handle:
 
 def sagas(the_shop: Shop) -> int:
     with the_shop.store.reading() as connection:
-        return connection.execute(select(func.count()).select_from(Saga)).scalar_one()
+        return connection.execute(select(func.count()).select_from(Saga.__table__)).scalar_one()
 
 
 def test_django_without_an_atomic_block_is_refused(
