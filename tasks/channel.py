@@ -5,6 +5,11 @@ makes one trip to enter a message there and another to remove it. Here the remov
 entry of the next message. If none follows within a second, it is sent by itself. What a killed
 worker had acknowledged and not yet removed is delivered once more, long after (visibility_timeout).
 
+What the supervisor sends has a lower priority than fresh work. By itself kombu asks for the highest
+first, and would ask for nothing else as long as that comes quickly enough. Here each third message
+is one of the lowest, if any waits. So thousands that are sent again at once neither stand before
+what comes later, nor wait for ever.
+
 The keys and messages are kombu's own: workers and senders with either channel share them.
 """
 
@@ -19,6 +24,9 @@ from kombu.transport import redis, virtual
 _QoS: Any = redis.QoS
 _Channel: Any = redis.Channel
 _SentinelChannel: Any = redis.SentinelChannel
+
+SHARE = 3
+"""Of so many messages one is of the lowest priority, if all priorities wait."""
 
 
 class QoS(_QoS):
@@ -84,6 +92,8 @@ class Channel(_Channel):
 
     QoS = QoS
     _kept: Any = None
+    _asked = 0
+    _reverse = False
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - as kombu
         """Return the client of the pool; kombu would make one for each command."""
@@ -92,6 +102,20 @@ class Channel(_Channel):
         if self._kept is None or self._kept.connection_pool is not self.pool:
             self._kept = super()._create_client()
         return self._kept
+
+    def _brpop_start(self, timeout: Any = None) -> None:
+        """Ask for the next message, each so many times in the reverse order of priorities."""
+        self._asked += 1
+        self._reverse = self._asked % SHARE == 0
+        try:
+            super()._brpop_start(timeout)
+        finally:
+            self._reverse = False
+
+    def _q_for_pri(self, queue: str, pri: int) -> str:
+        steps = self.priority_steps
+        rank = steps[-1 - steps.index(pri)] if self._reverse else pri
+        return str(super()._q_for_pri(queue, rank))
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from celery import Celery
+from celery import Celery, current_task
 from celery.utils.nodenames import anon_nodename
 from kombu import Queue
 
@@ -15,13 +15,19 @@ from orchestration.telemetry import log_of
 from tasks.queues import queue_named
 
 _NOT_FOUND = "404"
+FIRST, LAST = 0, 9
+"""The highest and the lowest of kombu's priorities on Redis."""
 
 
 class CeleryDispatcher:
-    """Sends ids, and only ids, to the queue of an agent."""
+    """Sends ids, and only ids, to the queue of an agent.
 
-    def __init__(self, app: Celery) -> None:
+    With ``behind``, its messages stand behind those of others on Redis: see ``tasks.channel``.
+    """
+
+    def __init__(self, app: Celery, *, behind: bool = False) -> None:
         self.app = app
+        self.behind = behind
         self.origin = anon_nodename()
         self.tells = app.conf.task_send_sent_event
         url = app.conf.broker_url or ""
@@ -30,6 +36,7 @@ class CeleryDispatcher:
         self.options: dict[str, Any] = (
             {"mandatory": True, "confirm_timeout": 5} if url.startswith("amqp") else {"declare": ()}
         )
+        self.ranks = "declare" in self.options
 
     def publish(self, dispatches: Sequence[Dispatch]) -> None:
         """Send each message; log what fails."""
@@ -61,8 +68,17 @@ class CeleryDispatcher:
         )
         with self.app.producer_or_acquire() as producer:
             self.app.amqp.send_task_message(
-                producer, dispatch.name, message, queue=self._queue(dispatch.queue), **self.options
-            )
+                producer, dispatch.name, message, queue=self._queue(dispatch.queue),
+                **self.options, **self._rank(),
+            )  # fmt: skip
+
+    def _rank(self) -> dict[str, int]:
+        """Return where a message stands; what follows on one that stood behind does so, too."""
+        if not self.ranks:
+            return {}
+        task: Any = current_task
+        follows = bool(task) and (task.request.delivery_info or {}).get("priority") == LAST
+        return {"priority": LAST if self.behind or follows else FIRST}
 
     def _queue(self, name: str) -> str | Queue:
         """Return a queue; one that this code does not know is another release's."""

@@ -50,10 +50,11 @@ class Runtime:
 
     @cached_property
     def supervisor(self) -> Supervisor:
-        """The sweeps of this process."""
+        """The sweeps of this process; what they send stands behind fresh work."""
+        dispatcher = CeleryDispatcher(self.app, behind=True)
         return Supervisor(
-            self.scheduler,
-            self.dispatcher,
+            Scheduler(self.store, dispatcher, registry),
+            dispatcher,
             batch=self.settings.sweep_batch,
             node_timeout=self.settings.node_timeout,
             keep_ended=self.settings.retention,

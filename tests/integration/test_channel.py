@@ -10,6 +10,9 @@ import kombu
 import pytest
 import redis
 
+from tasks.channel import SHARE
+from tasks.dispatch import FIRST, LAST
+
 OURS, KOMBUS = "tasks.channel:Transport", "redis"
 
 
@@ -29,9 +32,9 @@ class Reader:
     def _take(self, _body: object, message: Any) -> None:
         self.messages.append(message)
 
-    def send(self, *bodies: str) -> None:
+    def send(self, *bodies: str, priority: int = FIRST) -> None:
         for body in bodies:
-            kombu.Producer(self.channel).publish(body, routing_key="work")
+            kombu.Producer(self.channel).publish(body, routing_key="work", priority=priority)
 
     def read(self) -> Any:
         """Return the next message."""
@@ -170,3 +173,39 @@ def test_one_client_serves_all_commands_of_a_channel(opened: Open) -> None:
     channel._disconnect_pools()
     with channel.conn_or_acquire() as later:
         assert later is not one
+
+
+def read_all(reader: Reader, count: int) -> list[str]:
+    """Return what so many messages are, each acknowledged before the next is read."""
+    found = []
+    for _ in range(count):
+        message = reader.read()
+        message.ack()
+        found.append(message.payload)
+    return found
+
+
+def test_of_so_many_messages_one_is_of_those_that_stand_behind(opened: Open) -> None:
+    reader = opened()
+    reader.send(*["late"] * 4, priority=LAST)
+    reader.send(*["fresh"] * 20)
+    found = read_all(reader, 12)
+    assert found.count("late") == 12 // SHARE
+    gaps = "".join(body[0] for body in found).split("l")
+    assert {len(gap) for gap in gaps[1:-1]} == {SHARE - 1}
+
+
+@pytest.mark.parametrize("priority", [FIRST, LAST])
+def test_what_waits_alone_is_taken_at_once(opened: Open, priority: int) -> None:
+    reader = opened()
+    reader.send(*"abcdef", priority=priority)
+    assert read_all(reader, 6) == list("abcdef")
+
+
+def test_what_stood_behind_is_put_back_behind(opened: Open) -> None:
+    opened().send("late", priority=LAST)
+    tag = opened().read().delivery_tag
+    opened().channel.qos.restore_by_tag(tag)
+    reader = opened()
+    reader.send("fresh")
+    assert read_all(reader, 2) == ["fresh", "late"]

@@ -1,14 +1,17 @@
 """Messages on every broker: also those for a queue that only another release has declared."""
 
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 
 import celeryconfig
 from orchestration.events import Dispatch
 from orchestration.roster import release_of
-from tasks.dispatch import CeleryDispatcher
+from tasks.dispatch import FIRST, LAST, CeleryDispatcher
 from tests.support.waiting import eventually
 
 
@@ -46,3 +49,50 @@ def test_a_broker_that_is_away_tells_no_depth() -> None:
     with Celery("older", set_as_current=False) as app:
         app.conf.update(broker_url="redis://127.0.0.1:9/0")
         assert CeleryDispatcher(app).depth("any") is None
+
+
+QUEUE = "ranks"
+
+
+def sent() -> Dispatch:
+    return Dispatch(saga_id=uuid4(), path="a", number=1, name="a", queue=QUEUE, time_limit=None)
+
+
+@pytest.fixture
+def ranked(valkey_url: str) -> Iterator[Celery]:
+    with Celery("ranked", set_as_current=False) as app:
+        app.config_from_object(celeryconfig)
+        app.conf.update(broker_url=valkey_url, task_default_queue_type="classic")
+        yield app
+
+
+def priority_of_next(app: Celery) -> Any:
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue(QUEUE).get(timeout=5)
+        message.ack()
+        return message.properties["priority"]
+
+
+@pytest.mark.parametrize(("behind", "priority"), [(False, FIRST), (True, LAST)])
+def test_what_the_supervisor_sends_stands_behind(
+    ranked: Celery, behind: bool, priority: int
+) -> None:
+    dispatcher = CeleryDispatcher(ranked, behind=behind)
+    dispatcher.publish([sent(), sent()])
+    assert dispatcher.depth(QUEUE) == 2
+    assert priority_of_next(ranked) == priority
+
+
+@pytest.mark.parametrize("priority", [FIRST, LAST])
+def test_what_follows_on_a_message_stands_where_that_one_stood(
+    ranked: Celery, priority: int
+) -> None:
+    dispatcher = CeleryDispatcher(ranked)
+
+    @ranked.task(name="a")
+    def follow() -> None:
+        dispatcher.publish([sent()])
+
+    request = {"id": "1", "delivery_info": {"priority": priority}}
+    build_tracer("a", follow, app=ranked)("1", [], {}, request)
+    assert priority_of_next(ranked) == priority
