@@ -185,6 +185,7 @@ def read_all(reader: Reader, count: int) -> list[str]:
     return found
 
 
+@pytest.mark.proves("D-23")
 def test_of_so_many_messages_one_is_of_those_that_stand_behind(opened: Open) -> None:
     reader = opened()
     reader.send(*["late"] * 4, priority=LAST)
