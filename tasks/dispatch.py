@@ -36,7 +36,8 @@ class CeleryDispatcher:
         self.options: dict[str, Any] = (
             {"mandatory": True, "confirm_timeout": 5} if url.startswith("amqp") else {"declare": ()}
         )
-        self.ranks = "declare" in self.options
+        # What is opened with TLS is kombu's channel, which would keep the lowest waiting for ever.
+        self.ranks = url.startswith(("redis://", "sentinel://"))
 
     def publish(self, dispatches: Sequence[Dispatch]) -> None:
         """Send each message; log what fails."""

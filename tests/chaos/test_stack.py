@@ -232,7 +232,10 @@ def test_beat_ends_with_the_supervisor_that_rings_and_comes_back_with_it(running
     running.until("supervisor was started again")
 
     def sweeps_again() -> bool:
-        pid = running.child("supervisor@%h").pid
+        try:
+            pid = running.child("supervisor@%h").pid
+        except StopIteration:  # It is not there yet.
+            return False
         with open_store(running).reading() as connection:
             nodes = views.list_nodes(connection)
         return any(node.pid == pid and node.swept_at is not None for node in nodes)

@@ -83,6 +83,21 @@ def test_what_the_supervisor_sends_stands_behind(
     assert priority_of_next(ranked) == priority
 
 
+@pytest.mark.parametrize(
+    ("url", "ranks"),
+    [
+        ("redis://127.0.0.1:9/0", True),
+        ("sentinel://127.0.0.1:9;sentinel://127.0.0.1:10", True),
+        ("rediss://127.0.0.1:9/0", False),
+        ("amqp://127.0.0.1:9", False),
+    ],
+)
+def test_nothing_stands_behind_where_it_would_wait_for_ever(url: str, ranks: bool) -> None:
+    with Celery("ranked", set_as_current=False) as app:
+        app.conf.update(broker_url=url)
+        assert CeleryDispatcher(app, behind=True).ranks is ranks
+
+
 @pytest.mark.parametrize("priority", [FIRST, LAST])
 def test_what_follows_on_a_message_stands_where_that_one_stood(
     ranked: Celery, priority: int
