@@ -17,9 +17,7 @@ class JournalEntry(Base):
     __tablename__ = "journal"
     __table_args__ = (Index(None, "saga_id", "id"),)
 
-    id = required(
-        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
-    )
+    id = required(_Number, primary_key=True, autoincrement=True)
     saga_id = required(Id, ForeignKey("sagas.id"))
     path = required(String(200))
     """The step's path; empty for the saga itself."""
