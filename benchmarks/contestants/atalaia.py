@@ -72,11 +72,18 @@ INLINE_SOLO = _shape(
     worker("two", "solo", 1),
     inline=True,
 )
+INLINE_THREADS = _shape(
+    "atalaia_inline_threads",
+    "Atalaia, two workers of 4 threads, inline steps",
+    worker("one", "threads", 4),
+    worker("two", "threads", 4),
+    inline=True,
+)
 INLINE_FOUR = _shape(
     "atalaia_inline_four",
     "Atalaia, one prefork worker of 4, inline steps",
     worker("one", "prefork", 4),
     inline=True,
 )
-SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE, INLINE_SOLO, INLINE_FOUR)
+SHAPES = (PREFORK, SOLO, THREADS, TOGETHER, INLINE, INLINE_SOLO, INLINE_THREADS, INLINE_FOUR)
 QUICK = (PREFORK, INLINE)
