@@ -104,7 +104,7 @@ def test_what_follows_on_a_message_stands_where_that_one_stood(
 ) -> None:
     dispatcher = CeleryDispatcher(ranked)
 
-    @ranked.task(name="a")
+    @ranked.task(name="a", shared=False)
     def follow() -> None:
         dispatcher.publish([sent()])
 
