@@ -31,8 +31,16 @@ class Operator:
         halted = [row for row in rows.steps if row.state == StepState.HALTED]
         turned_back = {row.id for row in rows.sagas if row.abort}
         for row in halted:
-            self._resolve(row, turned_back=row.saga_id in turned_back)
+            try:
+                self._resolve(row, turned_back=row.saga_id in turned_back)
+            except RefusedError:
+                if self._is_halted(row):
+                    raise  # Otherwise what was said of another step has settled this one, too.
         return len(halted)
+
+    def _is_halted(self, row: Any) -> bool:
+        now = self.world.store.step(str(row.saga_id), row.path)
+        return bool(now.state == StepState.HALTED)
 
     def _resolve(self, row: Any, *, turned_back: bool) -> None:
         saga_id, name = row.saga_id, row.path.partition("~")[0]

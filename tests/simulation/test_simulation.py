@@ -33,3 +33,8 @@ def test_no_storm_shows_what_must_never_be(simulation: Simulation, block: int) -
     for seed in range(10 * block, 10 * block + 10):
         outcome = simulation.run(seed)
         assert outcome.violations == [], f"seed {seed}:\n{dump(Case.of(outcome))}"
+
+
+def test_the_operator_hears_that_another_answer_has_settled_a_step(simulation: Simulation) -> None:
+    """He reads once what is halted; what he says of one step may settle the next on his list."""
+    assert simulation.run(983_265_407).violations == []
