@@ -396,5 +396,4 @@ class Scheduler:
 
     def _ask(self, saga_id: UUID, event: Event, by: str) -> None:
         if not self.handle(saga_id, event, actor=by):
-            msg = f"there is no saga {saga_id}"
-            raise NotFoundError(msg)
+            raise NotFoundError(f"there is no saga {saga_id}")
